@@ -1,0 +1,5 @@
+"""`python -m fedproc`."""
+
+from fedproc.cli import main
+
+raise SystemExit(main())

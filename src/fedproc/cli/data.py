@@ -1,0 +1,82 @@
+"""`fedproc data show` and `fedproc data split`: who holds what, on screen, as a picture, as folders."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from fedproc.cli.parser import Parser, add_experiment_flags, given
+from fedproc.data.partition import class_counts, heterogeneity
+from fedproc.data.sites import write_sites
+from fedproc.experiment import Experiment
+from fedproc.report.holdings import draw_holdings
+from fedproc.runs.atomic import write_file
+from fedproc.session import Library, deal
+
+MOST_COLUMNS = 12
+MOST_ROWS = 50
+
+
+def add(commands: Any) -> None:
+    parser: Parser = commands.add_parser("data", help="see or write out a partition")
+    parts = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    show = parts.add_parser("show", help="print and draw who holds what")
+    show.add_argument("--out", type=Path, default=Path("partition.png"), help="picture; default: partition.png")
+    show.set_defaults(command=show_command)
+    split = parts.add_parser("split", help="write a partition as image folders, one a site")
+    split.add_argument("--out", type=Path, default=Path("sites"), help="new folder; default: sites")
+    split.set_defaults(command=split_command)
+    for part in (show, split):
+        add_experiment_flags(part)
+
+
+def show_command(parsed: argparse.Namespace, console: Console) -> int:
+    experiment = Experiment(**given(parsed))
+    images = Library().images(experiment)
+    counts = class_counts(deal(experiment, images), images.train.labels, images.classes)
+    score = heterogeneity(counts)
+    console.print(_table(counts, images.class_names))
+    sizes = counts.sum(axis=1)
+    beta = f", beta {experiment.beta:g}" if experiment.partition == "dirichlet" else ""
+    title = (
+        f"{images.name}: {experiment.partition}{beta}, {experiment.clients} clients, data seed {experiment.data_seed}"
+    )
+    console.print(
+        f"{title}\n{sizes.min():,} to {sizes.max():,} samples a client; {100 * (counts == 0).mean():.1f} % of "
+        f"(client, class) pairs empty; heterogeneity {score:.3f} (0: all alike, towards 1: no class at two places)",
+        highlight=False,
+    )
+    heading = f"{title}, heterogeneity {score:.3f}"
+    write_file(parsed.out, lambda path: draw_holdings(counts, images.class_names, heading, path))
+    console.print(f"drawn in {parsed.out}", highlight=False)
+    return 0
+
+
+def _table(counts: np.ndarray[Any, np.dtype[np.int64]], names: tuple[str, ...]) -> Table:
+    table = Table(title="samples by client and class", title_justify="left")
+    shown = list(names) if len(names) <= MOST_COLUMNS else []
+    for name in ("client", *shown, "classes", "samples"):
+        table.add_column(name, justify="right")
+    for client, row in enumerate(counts[:MOST_ROWS]):
+        cells = [f"{count:,}" if count else "·" for count in row] if shown else []
+        table.add_row(str(client), *cells, str((row > 0).sum()), f"{row.sum():,}")
+    if len(counts) > MOST_ROWS:
+        table.add_row("…", *[""] * len(shown), "", f"{len(counts) - MOST_ROWS} more")
+    return table
+
+
+def split_command(parsed: argparse.Namespace, console: Console) -> int:
+    experiment = Experiment(**given(parsed))
+    images = Library().images(experiment)
+    shares = deal(experiment, images)
+    with Progress(console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("images", total=len(images.train) + len(images.test))
+        write_sites(images, shares, parsed.out, lambda count: progress.advance(task, count))
+    console.print(f"{len(shares)} sites and the test images are in {parsed.out}", highlight=False)
+    return 0

@@ -1,0 +1,90 @@
+"""What a person sees while runs go on: live bars on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from fedproc.lanes import Executor
+from fedproc.session import Session
+
+
+class Display:
+    """Round, accuracy, loss and time left of every run."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+        self._began = 0.0
+        self._already = 0
+        self._sessions: Sequence[Session] = ()
+
+    def begin(self, sessions: Sequence[Session], executor: Executor) -> None:
+        self._sessions = sessions
+        self._began = time.monotonic()
+        self._already = sum(len(session.records) for session in sessions)
+        first = sessions[0]
+        sizes = sorted(first.plan.client_sizes)
+        self._console.print(
+            f"{first.images.name}: {len(first.images.train):,} training and {len(first.images.test):,} test images, "
+            f"{first.images.classes} classes; {len(sizes)} clients of {sizes[0]:,} to {sizes[-1]:,} samples; "
+            f"{executor.name} on {first.device}, {executor.lanes} side by side",
+            highlight=False,
+        )
+        for session in sessions:
+            for note in session.notes:
+                self._console.print(
+                    f"{session.label}: {note}; going on from round {session.state.round}", highlight=False
+                )
+            if session.records and session.result is None:
+                self._console.print(f"{session.label}: continues after round {session.state.round}", highlight=False)
+        if self._console.is_terminal:
+            self._progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[state]}"),
+                TimeRemainingColumn(),
+                console=self._console,
+            )
+            for session in sessions:
+                total, done = session.plan.rounds, len(session.records)
+                self._tasks[session.label] = self._progress.add_task(
+                    session.label, total=total, completed=done, state=""
+                )
+            self._progress.start()
+
+    def update(self, session: Session) -> None:
+        state = _state(session)
+        if self._progress is not None:
+            self._progress.update(self._tasks[session.label], completed=len(session.records), state=state)
+        elif (session.records and session.result is None) or session.diverged:
+            done = f"round {len(session.records)}/{session.plan.rounds}"
+            self._console.print(f"{session.label}  {done}  {state}  left {self._left()}", highlight=False)
+
+    def end(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def _left(self) -> str:
+        """Time left of all runs together, by the pace since the beginning."""
+        done = sum(len(session.records) for session in self._sessions)
+        total = sum(session.plan.rounds for session in self._sessions if not session.diverged)
+        pace = (time.monotonic() - self._began) / max(1, done - self._already)
+        seconds = round(pace * max(0, total - done))
+        return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
+def _state(session: Session) -> str:
+    if session.diverged is not None:
+        return f"diverged in round {session.diverged.round}"
+    if not session.records:
+        return ""
+    key = f"{session.plan.held_out}_accuracy"
+    accuracy = next((record[key] for record in reversed(session.records) if key in record), None)
+    shown = "" if accuracy is None else f"accuracy {100 * accuracy:5.2f} %  "
+    return f"{shown}loss {session.records[-1]['train_loss']:.4f}"

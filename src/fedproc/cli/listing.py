@@ -1,0 +1,35 @@
+"""`fedproc list`: what there is to choose from."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fedproc.data import FOLDER, SOURCES
+from fedproc.experiment import PRESETS
+from fedproc.methods import METHODS
+from fedproc.networks import NETWORKS
+
+THINGS: dict[str, dict[str, str]] = {
+    "methods": {name: method.summary for name, method in METHODS.items()},
+    "data": {**{name: source.summary for name, source in SOURCES.items()}, "./folder": FOLDER.summary},
+    "networks": NETWORKS,
+    "presets": {name: summary for name, (summary, _) in PRESETS.items()},
+}
+
+
+def add(commands: Any) -> None:
+    parser = commands.add_parser("list", help="methods, data sets, networks or presets there are")
+    parser.add_argument("things", choices=THINGS)
+    parser.set_defaults(command=command)
+
+
+def command(parsed: argparse.Namespace, console: Console) -> int:
+    table = Table.grid(padding=(0, 2))
+    for name, summary in THINGS[parsed.things].items():
+        table.add_row(name, summary)
+    console.print(table, highlight=False)
+    return 0

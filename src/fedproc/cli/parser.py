@@ -1,0 +1,125 @@
+"""Flags, made from the Experiment's fields and the methods' options.
+
+argparse and not a larger library: types, defaults and messages all come from the Experiment, so a parser
+only has to cut words into names and values, and it must do so strictly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from typing import Any, Literal, NoReturn, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from fedproc.errors import InputError
+from fedproc.experiment import Experiment, flag
+from fedproc.methods import METHODS
+
+SEPARATOR = "."
+COMMON = (
+    ("method", ("method", "preset")),
+    ("data", ("data", "data_dir", "image_size", "test_fraction")),
+    ("partition", ("clients", "partition", "beta", "min_size", "val_fraction")),
+    ("training", ("rounds", "epochs", "batch_size", "lr", "momentum", "weight_decay", "sample", "augment")),
+    ("network", ("network", "width", "normalize_z")),
+    ("seeds", ("seed", "data_seed", "model_seed")),
+    ("running", ("eval_every", "checkpoint_every", "dtype", "device", "executor", "lanes")),
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """Complains in one sentence, by raising; takes no abbreviations."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("allow_abbrev", False)
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(*args, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(message.removeprefix("argument ").replace("invalid choice", "not known"))
+
+    def parse_strictly(self, words: list[str]) -> argparse.Namespace:
+        """Like parse_args, but names the first word it does not understand and the flag that was perhaps meant."""
+        parsed, rest = self.parse_known_args(words)
+        if rest:
+            word = rest[0].partition("=")[0]
+            known = [w for parser in self._parsers() for w in parser._option_string_actions]
+            close = difflib.get_close_matches(word, known, 1)
+            hint = f"did you mean {close[0]}?" if close else "--help lists what there is"
+            raise InputError(f"{rest[0]}: not understood; {hint}")
+        return parsed
+
+    def _parsers(self) -> list[argparse.ArgumentParser]:
+        found: list[argparse.ArgumentParser] = [self]
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for child in action.choices.values():
+                    found += child._parsers() if isinstance(child, Parser) else [child]
+        return found
+
+
+def add_experiment_flags(parser: argparse.ArgumentParser, without: tuple[str, ...] = ()) -> None:
+    """A flag for every field of the Experiment, and for every option of every method."""
+    for title, names in COMMON:
+        group = parser.add_argument_group(title)
+        for name in names:
+            if name not in without:
+                _add(group, name, Experiment.model_fields[name])
+    for method_name, method in METHODS.items():
+        if method.options_type.model_fields:
+            group = parser.add_argument_group(f"options of {method_name}")
+            for name, field in method.options_type.model_fields.items():
+                _add(group, f"{method_name}{SEPARATOR}{name}", field)
+
+
+def _add(group: Any, path: str, field: FieldInfo) -> None:
+    allowed = field.examples or _choices(field.annotation)
+    words = [field.description or ""]
+    if allowed:
+        words.append(f"one of: {', '.join(map(str, allowed))}")
+    if field.default is not None and "follows" not in words[0]:
+        words.append(f"default: {_shown(field.default)}")
+    text = "; ".join(words).replace("%", "%%")
+    group.add_argument(flag(path), dest=path, metavar=_metavar(field.annotation), default=None, help=text)
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    if annotation is bool:
+        return ("true", "false")
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
+
+
+def _metavar(annotation: Any) -> str:
+    members = {m for m in (get_args(annotation) or (annotation,)) if isinstance(m, type)}
+    if float in members:
+        return "NUMBER"
+    if int in members and bool not in members:
+        return "N"
+    return "WORD"
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def given(parsed: argparse.Namespace) -> dict[str, Any]:
+    """What was typed of the Experiment's fields, options of methods in tables of their own."""
+    values: dict[str, Any] = {}
+    for path, value in vars(parsed).items():
+        method, separator, option = path.partition(SEPARATOR)
+        if value is None:
+            continue
+        if separator:
+            values.setdefault(method, {})[option] = value
+        elif path in Experiment.model_fields:
+            values[path] = value
+    return values
+
+
+def width() -> int:
+    """Columns to print in: the terminal's, or a page's."""
+    import shutil
+
+    return shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100

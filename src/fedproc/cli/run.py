@@ -1,0 +1,60 @@
+"""`fedproc run`: one experiment in one folder."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fedproc.cli.display import Display
+from fedproc.cli.parser import Parser, add_experiment_flags, given
+from fedproc.compare import merged, read_toml
+from fedproc.errors import Diverged
+from fedproc.experiment import Experiment
+from fedproc.simulate import run
+
+EPILOG = """\
+The same command on the same folder continues an interrupted run, and prints the result of a finished one.
+Precedence: flag, --config, --preset, data set.
+"""
+
+
+def add(commands: Any) -> None:
+    parser: Parser = commands.add_parser("run", help="run one experiment, or continue it", epilog=EPILOG)
+    add_out(parser, "runs/demo")
+    add_experiment_flags(parser)
+    parser.set_defaults(command=command)
+
+
+def add_out(parser: Parser, default: str) -> None:
+    group = parser.add_argument_group("run folder")
+    group.add_argument("--out", type=Path, default=Path(default), help=f"folder of the run; default: {default}")
+    group.add_argument("--fresh", action="store_true", help="start over instead of continuing what is in --out")
+    group.add_argument("--config", type=Path, help="TOML file with the same names as the flags")
+
+
+def gathered(parsed: argparse.Namespace) -> dict[str, Any]:
+    """The file's values with the flags laid on top."""
+    below = read_toml(parsed.config, "--config") if parsed.config else {}
+    return merged(below, given(parsed))
+
+
+def command(parsed: argparse.Namespace, console: Console) -> int:
+    experiment = Experiment(**gathered(parsed))
+    done = run(experiment, parsed.out, fresh=parsed.fresh, watcher=Display(console))
+    if done.result["status"] == "diverged":
+        raise Diverged(done.result["round"], done.result["reason"])
+    table = Table(title=f"{experiment.method} on {experiment.data}", title_justify="left", show_header=False)
+    names = {"final_accuracy", "best_accuracy", "last10_accuracy", "final_prototype_accuracy"}
+    for name, value in done.result.items():
+        if name.removeprefix("val_") in names:
+            table.add_row(name.replace("_", " "), f"{100 * value:.2f} %")
+    table.add_row("rounds", f"{done.result['rounds']}")
+    table.add_row("seconds", f"{done.result['seconds']:.1f}")
+    table.add_row("samples a second", f"{done.result['samples_per_second']:,.0f}")
+    console.print(table)
+    console.print(f"written to {parsed.out}", highlight=False)
+    return 0

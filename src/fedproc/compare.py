@@ -1,0 +1,131 @@
+"""Methods and variants side by side over several seeds: one folder of runs, a table, a picture."""
+
+from __future__ import annotations
+
+import statistics
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedproc.errors import InputError
+from fedproc.experiment import Experiment
+from fedproc.report.curves import draw_curves
+from fedproc.runs.atomic import write_file, write_json
+from fedproc.runs.folder import Lock
+from fedproc.simulate import Run, Watcher, run_all
+
+Given = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method or variant: its finished runs, in the order of the seeds, and the seeds that diverged."""
+
+    label: str
+    runs: list[Run]
+    diverged: list[int]
+
+    def spread(self, name: str) -> tuple[float, float | None] | None:
+        """Mean and sample deviation over seeds of a number of result.json; no deviation of one seed."""
+        values = [run.result[name] for run in self.runs if name in run.result]
+        if not values:
+            return None
+        return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All rows, and the folder they stand in."""
+
+    rows: list[Row]
+    path: Path | None
+
+    @property
+    def prefix(self) -> str:
+        """What the names of accuracies begin with: nothing, or val_ where validation samples were held out."""
+        return "val_" if any("val_final_accuracy" in run.result for row in self.rows for run in row.runs) else ""
+
+
+def compare(
+    methods: Sequence[str] = ("fedavg", "fedproc"),
+    seeds: Sequence[int] = (0, 1, 2),
+    out: str | Path | None = None,
+    *,
+    variants: Mapping[str, Given] | None = None,
+    fresh: bool = False,
+    watcher: Watcher | None = None,
+    **given: Any,
+) -> Comparison:
+    """Run every method and variant with every seed; `given` are fields of Experiment shared by all.
+
+    Asked again with more seeds or methods, it continues the folder.
+    """
+    overrides: dict[str, Given] = {method: {"method": method} for method in methods}
+    for label, values in (variants or {}).items():
+        if label in overrides or "/" in label or label.startswith("."):
+            raise InputError(f"variant {label}: expected a name of its own that can name a folder")
+        overrides[label] = dict(values)
+    if not overrides or not seeds:
+        raise InputError("--methods and --seeds: expected at least one of each")
+    if len(set(seeds)) != len(seeds):
+        raise InputError(f"--seeds {' '.join(map(str, seeds))}: expected each seed once")
+    folder = Path(out) if out is not None else None
+    experiments: dict[str, tuple[Experiment, Path | None]] = {}
+    for label, values in overrides.items():
+        for seed in seeds:
+            experiment = Experiment(**merged({**given, "seed": seed}, values))
+            experiments[f"{label}/seed-{seed}"] = (experiment, folder / label / f"seed-{seed}" if folder else None)
+    lock = Lock(folder) if folder else None
+    try:
+        runs = {run.label: run for run in run_all(experiments, fresh=fresh, watcher=watcher)}
+        rows = []
+        for label in overrides:
+            mine = {seed: runs[f"{label}/seed-{seed}"] for seed in seeds}
+            diverged = [seed for seed, run in mine.items() if run.result["status"] == "diverged"]
+            rows.append(Row(label, [run for seed, run in mine.items() if seed not in diverged], diverged))
+        comparison = Comparison(rows, folder)
+        if folder is not None:
+            write_json(folder / "comparison.json", summary(comparison, seeds))
+            write_file(folder / "curves.png", lambda path: draw_curves(_curves(comparison), path))
+        return comparison
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def merged(base: Given, over: Given) -> Given:
+    """`over` laid on `base`, tables of options field by field."""
+    result = dict(base)
+    for name, value in over.items():
+        below = result.get(name)
+        result[name] = {**below, **value} if isinstance(below, dict) and isinstance(value, dict) else value
+    return result
+
+
+def read_toml(path: Path, flag: str) -> Given:
+    """A TOML file, with every complaint naming it."""
+    try:
+        with path.open("rb") as file:
+            found = tomllib.load(file)
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(f"{flag} {path}: cannot be read: {reason}") from error
+    return {name.replace("-", "_") if not isinstance(value, dict) else name: value for name, value in found.items()}
+
+
+def summary(comparison: Comparison, seeds: Sequence[int]) -> Given:
+    """What comparison.json holds."""
+    prefix = comparison.prefix
+    names = [prefix + n for n in ("final_accuracy", "best_accuracy", "last10_accuracy", "final_prototype_accuracy")]
+    rows = {}
+    for row in comparison.rows:
+        spreads = {name: row.spread(name) for name in [*names, "seconds"]}
+        numbers = {name: {"mean": s[0], "deviation": s[1]} for name, s in spreads.items() if s is not None}
+        rows[row.label] = {"seeds": len(row.runs), "diverged": row.diverged, **numbers}
+    return {"seeds": list(seeds), "rows": rows}
+
+
+def _curves(comparison: Comparison) -> dict[str, list[list[Given]]]:
+    return {row.label: [run.metrics for run in row.runs] for row in comparison.rows}

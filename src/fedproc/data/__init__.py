@@ -1,0 +1,73 @@
+"""Data sets by name, or a person's own folder of images, and the defaults that follow each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedproc.data import fashion_mini, folder
+from fedproc.data.augment import Normalisation
+from fedproc.data.cifar import CIFAR10, CIFAR100
+from fedproc.data.images import Images
+from fedproc.errors import InputError
+
+__all__ = ["SOURCES", "Images", "Source", "load", "source_of"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What `fedproc list data` says of a data set, and what an experiment on it takes by default."""
+
+    summary: str
+    network: str = "simple-cnn"
+    lr: float = 0.01
+    augment: str = "none"
+    mean: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = (0.5,)
+
+    def normalisation(self, channels: int) -> Normalisation:
+        spread = channels if len(self.mean) == 1 else 1
+        return Normalisation(self.mean * spread, self.std * spread)
+
+
+SOURCES: dict[str, Source] = {
+    "fashion-mini": Source(
+        "10,000 + 2,000 images of Fashion-MNIST, 10 classes, 28x28 grey; inside the package",
+        mean=(0.2860,),
+        std=(0.3530,),
+    ),
+    "cifar10": Source(
+        "50,000 + 10,000 images, 10 classes, 32x32 colour; --data-dir or downloaded",
+        augment="crop-flip",
+        mean=(125.3 / 255, 123.0 / 255, 113.9 / 255),
+        std=(63.0 / 255, 62.1 / 255, 66.7 / 255),
+    ),
+    "cifar100": Source(
+        "50,000 + 10,000 images, 100 classes, 32x32 colour; --data-dir or downloaded",
+        network="resnet50",
+        lr=0.1,
+        augment="crop-flip-rotate",
+        mean=(0.50708, 0.48655, 0.44092),
+        std=(0.26733, 0.25644, 0.27615),
+    ),
+}
+FOLDER = Source("your own images: a folder with train/<class>/* and test/<class>/*, or <class>/*")
+
+
+def source_of(name: str) -> Source:
+    """The named data set, or the one that stands for every folder."""
+    return SOURCES.get(name, FOLDER)
+
+
+def load(name: str, data_dir: Path | None, image_size: int | None, test_fraction: float, data_seed: int) -> Images:
+    """Read a data set; `data_seed` only matters where a folder must be split into train and test."""
+    if name in SOURCES:
+        if image_size is not None:
+            raise InputError(f"--image-size {image_size}: only for your own image folders; {name} has its own size")
+        if name == "fashion-mini":
+            return fashion_mini.read()
+        return (CIFAR10 if name == "cifar10" else CIFAR100).read(data_dir)
+    path = Path(name)
+    if not path.is_dir() and "/" not in name:
+        raise InputError(f"--data {name}: expected {', '.join(SOURCES)} or the path of an image folder")
+    return folder.read(path, image_size, test_fraction, data_seed)

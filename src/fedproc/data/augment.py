@@ -1,0 +1,128 @@
+"""What happens to an image between the bank of bytes and the network: crop, flip, rotation, normalisation.
+
+All three moves are one map of pixel positions in integer arithmetic, so CPU and GPU take the same pixel.
+Shapes: N images (lanes and batch flattened), C channels, H x W pixels.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedproc import streams
+from fedproc.streams import Purpose
+
+PAD = 4
+MOST_DEGREES = 15
+ANGLES = 3001  # hundredths of a degree from -15 to 15
+ONE = 1 << 16  # fixed point of sine and cosine
+
+Draws = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random moves of a training image; `pad` None means no crop."""
+
+    pad: Literal["reflect", "zero"] | None = None
+    flip: bool = False
+    rotate: bool = False
+
+    def draw(self, keys: dict[Purpose, int], epochs: Tensor, positions: Tensor) -> Draws:
+        """The moves of each sample, from (epoch, position in the client's list) under the client's keys."""
+
+        def integers(purpose: Purpose, below: int) -> Tensor:
+            bits = streams.fold_tensor(streams.fold_tensor(keys[purpose], epochs), positions)
+            return streams.integers(bits, below).to(torch.int16)
+
+        draws: Draws = {}
+        if self.pad is not None:
+            draws["row"] = integers(Purpose.CROP_ROW, 2 * PAD + 1)
+            draws["column"] = integers(Purpose.CROP_COLUMN, 2 * PAD + 1)
+        if self.flip:
+            draws["flip"] = integers(Purpose.FLIP, 2)
+        if self.rotate:
+            draws["angle"] = integers(Purpose.ROTATION, ANGLES)
+        return draws
+
+    def apply(self, images: Tensor, draws: Draws) -> Tensor:
+        """The moved images (N, C, H, W) for draws (N,)."""
+        if not draws:
+            return images
+        count, channels, height, width = images.shape
+        rows = torch.arange(height, device=images.device).view(1, height, 1)
+        columns = torch.arange(width, device=images.device).view(1, 1, width)
+        inside: Tensor | None = None
+        if "angle" in draws:
+            rows, columns = _rotated(rows, columns, height, width, draws["angle"].long())
+            inside = _within(rows, height) & _within(columns, width)
+        if "flip" in draws:
+            mirrored = draws["flip"].view(-1, 1, 1).bool()
+            columns = torch.where(mirrored, width - 1 - columns, columns)
+        if "row" in draws:
+            rows = rows + draws["row"].long().view(-1, 1, 1) - PAD
+            columns = columns + draws["column"].long().view(-1, 1, 1) - PAD
+        if self.pad == "reflect":
+            rows, columns = _reflected(rows, height), _reflected(columns, width)
+        elif self.pad == "zero":
+            within = _within(rows, height) & _within(columns, width)
+            inside = within if inside is None else inside & within
+        place = rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)
+        place = place.expand(count, height, width).reshape(count, 1, -1).expand(count, channels, -1)
+        moved = images.reshape(count, channels, -1).gather(2, place).view_as(images)
+        return moved if inside is None else moved * inside.expand(count, height, width).unsqueeze(1)
+
+
+def _within(place: Tensor, size: int) -> Tensor:
+    return (place >= 0) & (place < size)
+
+
+def _reflected(place: Tensor, size: int) -> Tensor:
+    place = place.abs()
+    return torch.where(place >= size, 2 * (size - 1) - place, place)
+
+
+@lru_cache(maxsize=8)
+def _turns(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of every angle there is, in fixed point."""
+    radians = [math.radians(MOST_DEGREES * (2 * step / (ANGLES - 1) - 1)) for step in range(ANGLES)]
+    cosines = torch.tensor([round(ONE * math.cos(r)) for r in radians], device=device)
+    return cosines, torch.tensor([round(ONE * math.sin(r)) for r in radians], device=device)
+
+
+def _rotated(rows: Tensor, columns: Tensor, height: int, width: int, angle: Tensor) -> tuple[Tensor, Tensor]:
+    """The nearest source pixel of each pixel of an image turned about its centre, in units of half pixels."""
+    cosines, sines = _turns(angle.device)
+    cosine = cosines.index_select(0, angle).view(-1, 1, 1)
+    sine = sines.index_select(0, angle).view(-1, 1, 1)
+    down, right = 2 * rows - (height - 1), 2 * columns - (width - 1)
+    half = ONE  # rounds a half pixel up after the shift by 17 bits
+    source_down = (cosine * down - sine * right + ONE * (height - 1) + half) >> 17
+    source_right = (sine * down + cosine * right + ONE * (width - 1) + half) >> 17
+    return source_down, source_right
+
+
+AUGMENTATIONS: dict[str, Augmentation] = {
+    "none": Augmentation(),
+    "crop-flip": Augmentation(pad="reflect", flip=True),
+    "crop-flip-rotate": Augmentation(pad="zero", flip=True, rotate=True),
+}
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """Mean and deviation a channel, of pixels scaled to 0..1."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def apply(self, images: Tensor, dtype: torch.dtype) -> Tensor:
+        """(N, C, H, W) bytes to what the network sees."""
+        mean = torch.tensor(self.mean, dtype=dtype, device=images.device).view(-1, 1, 1)
+        scale = torch.tensor([1.0 / (255.0 * s) for s in self.std], dtype=dtype, device=images.device).view(-1, 1, 1)
+        return (images.to(dtype) - 255.0 * mean) * scale

@@ -1,0 +1,66 @@
+"""What every reader ends in: bytes, labels and class names."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from fedproc.errors import InputError
+
+Bytes = npt.NDArray[np.uint8]
+Labels = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Split:
+    """images (N, C, H, W) uint8 and labels (N,)."""
+
+    images: Bytes
+    labels: Labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class Images:
+    """A data set: training and test images of the same shape, and what its labels mean."""
+
+    name: str
+    train: Split
+    test: Split
+    class_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for part, split in (("train", self.train), ("test", self.test)):
+            if len(split) == 0:
+                raise InputError(f"{self.name}: the {part} images are none, expected at least one")
+            if split.images.shape[1:] != self.train.images.shape[1:]:
+                raise InputError(f"{self.name}: train and test images differ in shape")
+
+    @property
+    def channels(self) -> int:
+        return int(self.train.images.shape[1])
+
+    @property
+    def side(self) -> int:
+        return int(self.train.images.shape[2])
+
+    @property
+    def classes(self) -> int:
+        return len(self.class_names)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over everything training and testing can see."""
+        digest = hashlib.sha256()
+        for split in (self.train, self.test):
+            digest.update(repr((split.images.shape, split.labels.shape)).encode())
+            digest.update(np.ascontiguousarray(split.images))
+            digest.update(np.ascontiguousarray(split.labels))
+        digest.update("\0".join(self.class_names).encode())
+        return digest.hexdigest()

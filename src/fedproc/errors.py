@@ -1,0 +1,23 @@
+"""What can go wrong, by whose turn it is: the person who typed it, or the machine that runs it."""
+
+from __future__ import annotations
+
+
+class InputError(ValueError):
+    """Bad input: one sentence that names the field, the value and what is allowed. Exit code 2."""
+
+
+class RunError(RuntimeError):
+    """The work itself failed (disk, network, divergence). Exit code 1."""
+
+
+class Diverged(RunError):
+    """No client gave a finite answer: there is nothing left to average."""
+
+    def __init__(self, round_number: int, reason: str) -> None:
+        self.round = round_number
+        self.reason = reason
+        super().__init__(
+            f"diverged in round {round_number}: {reason}; "
+            "try a smaller --lr, --normalize-z true, or a smaller --momentum"
+        )

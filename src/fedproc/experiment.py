@@ -1,0 +1,220 @@
+"""The Experiment: one typed, validated tree that says everything a run depends on.
+
+Its fields are the flags of the command line and the keys of a TOML file. What is not given follows the
+preset, then the data set; every value is resolved when the object is made.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, model_validator
+
+from fedproc.data import SOURCES, source_of
+from fedproc.data.augment import AUGMENTATIONS
+from fedproc.data.partition import PARTITIONS
+from fedproc.errors import InputError
+from fedproc.methods import METHODS
+from fedproc.methods.fedavg import Options
+from fedproc.networks import NETWORKS
+
+Given = dict[str, Any]
+
+PRESETS: dict[str, tuple[str, Given]] = {
+    "paper": ("the algorithm as the paper writes it", {}),
+    "author_code": (
+        "the choices of the authors' released code where they differ from the paper",
+        {
+            "normalize_z": True,
+            "fedproc": {
+                "horizon": 100,
+                "first_round": "cross-entropy",
+                "weighting": "count",
+                "pass_mode": "training",
+            },
+        },
+    ),
+}
+
+NORMALIZED_FROM = 0.1  # the learning rate at which raw z was seen to collapse
+
+# Recorded, but a run may be continued with other values: they change speed, not the experiment.
+FREE = frozenset({"device", "executor", "lanes", "data_dir", "checkpoint_every"})
+# Not compared by themselves: the resolved values and the data's fingerprint say the same more exactly.
+IMPLIED = frozenset({"preset", "seed", "data", "image_size", "test_fraction"})
+
+
+class Experiment(BaseModel):
+    """One federated training run."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    method: str = Field("fedproc", description="what to run", examples=list(METHODS))
+    preset: str = Field("paper", description="named set of defaults", examples=list(PRESETS))
+    data: str = Field("fashion-mini", description="data set by name, or the path of your own image folder")
+    data_dir: Path | None = Field(None, description="folder that holds the data set's files; never downloads then")
+    image_size: int | None = Field(
+        None, ge=16, le=1024, description="side that your own images are scaled to (default: theirs, or 32)"
+    )
+    test_fraction: float = Field(0.2, gt=0, lt=1, description="test share of an image folder without train/ and test/")
+    clients: int = Field(10, ge=1, description="number of clients m")
+    partition: str = Field("dirichlet", description="how the data is dealt out", examples=list(PARTITIONS))
+    beta: float = Field(0.5, gt=0, description="Dirichlet concentration; smaller is more skewed")
+    min_size: int = Field(10, ge=1, description="fewest samples a client may hold")
+    val_fraction: float = Field(
+        0.0, ge=0, lt=1, description="validation share of each client; above 0 the test set is not touched"
+    )
+    rounds: int = Field(100, ge=1, description="communication rounds T")
+    epochs: int = Field(10, ge=1, description="local epochs E a round")
+    batch_size: int = Field(64, ge=1, description="batch size B")
+    lr: float = Field(0.01, gt=0, description="learning rate (follows the data set: 0.01, cifar100 0.1)")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of the clients' SGD, zeroed each round")
+    weight_decay: float = Field(1e-5, ge=0, description="weight decay of the clients' SGD")
+    sample: float = Field(1.0, gt=0, le=1, description="share of the clients that take part in a round")
+    network: str = Field(
+        "simple-cnn",
+        description="encoder by name or import path module:Class (follows the data set: simple-cnn, cifar100 resnet50)",
+        examples=list(NETWORKS),
+    )
+    width: int = Field(64, ge=1, description="channels of a ResNet's first stage")
+    normalize_z: bool = Field(
+        False, description=f"classify the L2-normalised z (follows --lr: true from {NORMALIZED_FROM} on)"
+    )
+    augment: str = Field(
+        "none",
+        description="random moves of training images (follows the data set: none, cifar10 crop-flip, "
+        "cifar100 crop-flip-rotate)",
+        examples=list(AUGMENTATIONS),
+    )
+    seed: int = Field(0, ge=0, lt=2**32, description="sets data seed and model seed")
+    data_seed: int = Field(0, ge=0, lt=2**32, description="seed of partition and splits (follows --seed)")
+    model_seed: int = Field(0, ge=0, lt=2**32, description="seed of everything else (follows --seed)")
+    eval_every: int = Field(1, ge=1, description="evaluate every k rounds, and always after the last")
+    checkpoint_every: int = Field(5, ge=1, description="write a checkpoint every k rounds")
+    dtype: Literal["float32", "float64"] = Field("float32", description="arithmetic of training")
+    device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
+    executor: Literal["auto", "serial", "stacked"] = Field(
+        "auto", description="clients one by one on each core, or stacked along an axis of every tensor"
+    )
+    lanes: int | Literal["auto"] = Field("auto", description="clients side by side, a number or auto")
+    options: SerializeAsAny[Options] = Field(default_factory=Options, description="options of the method")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise InputError(_sentence(error)) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve(cls, values: Any) -> Given:
+        """Precedence: given, preset, data set, and the plain defaults last."""
+        given: Given = {key.replace("-", "_"): value for key, value in dict(values).items() if value is not None}
+        by_method = {name: given.pop(name.replace("-", "_"), {}) for name in METHODS}
+        method = _named("method", given.get("method", "fedproc"), METHODS)
+        _, preset = PRESETS[_named("preset", given.get("preset", "paper"), PRESETS)]
+        for name in ("partition", "augment"):
+            allowed = PARTITIONS if name == "partition" else AUGMENTATIONS
+            if name in given:
+                _named(name, given[name], allowed)
+        source = source_of(str(given.get("data", "fashion-mini")))
+        followed: Given = {"network": source.network, "lr": source.lr, "augment": source.augment}
+        merged = {**followed, **{k: v for k, v in preset.items() if k not in METHODS}, **given}
+        merged.setdefault("data_seed", merged.get("seed", 0))
+        merged.setdefault("model_seed", merged.get("seed", 0))
+        merged.setdefault("normalize_z", _number(merged["lr"]) >= NORMALIZED_FROM)
+        if "options" not in merged:
+            made = {name: _options(name, preset.get(name, {}), by_method[name]) for name in METHODS}
+            merged["options"] = made[method]
+        return merged
+
+    @model_validator(mode="after")
+    def _fits(self) -> Experiment:
+        if ":" not in self.network:
+            _named("network", self.network, NETWORKS)
+        if isinstance(self.lanes, int) and self.lanes < 1:
+            raise ValueError(f"--lanes {self.lanes}: expected auto or a number of at least 1")
+        kind, _, number = self.device.partition(":")
+        if kind not in ("auto", "cpu", "cuda") or (number and (kind != "cuda" or not number.isdigit())):
+            raise ValueError(f"--device {self.device}: expected auto, cpu, cuda or cuda:N")
+        if self.data in SOURCES and self.image_size is not None:
+            raise ValueError(
+                f"--image-size {self.image_size}: only for your own image folders; {self.data} has its own size"
+            )
+        return self
+
+    def config(self) -> Given:
+        """Every resolved value, as config.json holds it; Experiment(**config) gives it back."""
+        values = self.model_dump(mode="json", exclude={"options"})
+        return {**values, self.method: self.options.model_dump(mode="json")}
+
+
+def flag(path: str) -> str:
+    """The flag of a field: fedproc.pass_mode -> --fedproc.pass-mode."""
+    return "--" + path.replace("_", "-")
+
+
+def _named(field: str, value: Any, allowed: dict[str, Any]) -> str:
+    if not isinstance(value, str) or value not in allowed:
+        raise ValueError(f"{flag(field)} {value}: expected {_one_of(list(allowed))}")
+    return value
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return 0.0  # reported under its own name when the field is checked
+
+
+def _options(method: str, preset: Given, given: Any) -> Options:
+    if isinstance(given, Options):
+        return given
+    if not isinstance(given, dict):
+        raise ValueError(f"{method} {given}: expected a table of options")
+    values = {key.replace("-", "_"): value for key, value in given.items() if value is not None}
+    try:
+        return METHODS[method].options_type(**{**preset, **values})
+    except ValidationError as error:
+        raise ValueError(_sentence(error, method)) from None
+
+
+def _sentence(error: ValidationError, prefix: str = "") -> str:
+    """The first complaint as one sentence: the flag, the value, what is allowed."""
+    complaints = error.errors()
+    first = complaints[0]
+    if not first["loc"]:
+        text = str(first.get("ctx", {}).get("error", first["msg"]))
+        return f"--{prefix}: {text}" if prefix and not text.startswith("--") else text
+    path = ".".join(str(part) for part in ([prefix] if prefix else []) + list(first["loc"][:1]))
+    if first["type"] == "extra_forbidden":
+        return f"{flag(path)}: no such option; `fedproc run --help` lists them all"
+    same = [c for c in complaints if c["loc"][:1] == first["loc"][:1]]  # a union complains once a member
+    allowed = [_allowed(c["type"], c.get("ctx", {}), c["msg"]) for c in same]
+    return f"{flag(path)} {first['input']}: {' or '.join(allowed).replace(' or expected', ' or')}"
+
+
+def _allowed(kind: str, context: dict[str, Any], message: str) -> str:
+    if "expected" in context:
+        return f"expected {context['expected']}"
+    words = {
+        "greater_than": "a number above {gt:g}",
+        "greater_than_equal": "at least {ge:g}",
+        "less_than": "a number below {lt:g}",
+        "less_than_equal": "at most {le:g}",
+        "int_parsing": "a whole number",
+        "int_from_float": "a whole number",
+        "int_type": "a whole number",
+        "float_parsing": "a number",
+        "float_type": "a number",
+        "finite_number": "a finite number",
+        "bool_parsing": "true or false",
+        "bool_type": "true or false",
+        "string_type": "a word",
+    }
+    return f"expected {words[kind].format(**context)}" if kind in words else message[:1].lower() + message[1:]
+
+
+def _one_of(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

@@ -1,0 +1,111 @@
+"""Which samples a client trains on, step by step, and how they are moved: a pure function of the streams.
+
+Shapes: S steps, L lanes, B batch. A plan is one client's; a feed serves one client (S, B) or L side by
+side (S, L, B), where the shorter and smaller are padded and masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedproc import streams
+from fedproc.data.augment import Draws
+from fedproc.lanes.setting import Job, Setting
+from fedproc.streams import Purpose
+
+CHUNK = 256  # images a forward pass where no gradient is needed
+
+
+@dataclass(frozen=True)
+class Plan:
+    """index (S, B) into the bank, mask (S, B) of real samples or None, and the moves of each sample."""
+
+    index: Tensor
+    mask: Tensor | None
+    draws: Draws
+
+
+def training_plan(job: Job, epochs: range) -> Plan:
+    """Shuffled whole batches of each epoch; a client smaller than a batch trains on one of what it has."""
+    setting, task = job.setting, job.task
+    share = setting.shares[task.client]
+    at = {p: streams.key(setting.model_seed, p, task.round, task.client) for p in Purpose}
+    size = min(setting.batch_size, len(share))
+    steps = max(1, len(share) // setting.batch_size)
+    orders = [streams.order(streams.fold(at[Purpose.ORDER], epoch), len(share))[: steps * size] for epoch in epochs]
+    positions = torch.cat([order.view(steps, size) for order in orders])
+    epoch_of = torch.arange(epochs.start, epochs.stop).repeat_interleave(steps).unsqueeze(-1)
+    draws = setting.augmentation.draw(at, epoch_of, positions)
+    return Plan(share[positions.to(share.device)], None, {k: v.to(share.device) for k, v in draws.items()})
+
+
+def clean_plan(index: Tensor, chunk: int = CHUNK) -> Plan:
+    """Every sample once, in order, unmoved; the last chunk is padded."""
+    steps = -(-len(index) // chunk)
+    size = min(chunk, len(index))
+    padded = torch.cat([index, index[:1].expand(steps * size - len(index))]).view(steps, size)
+    mask = (torch.arange(steps * size, device=index.device) < len(index)).view(steps, size)
+    return Plan(padded, mask, {})
+
+
+def prototype_plan(job: Job, clean: bool) -> Plan:
+    """The samples that class means are taken over; a pass that is not clean is one more training epoch's batches."""
+    epochs = job.setting.epochs
+    return clean_plan(job.setting.shares[job.task.client]) if clean else training_plan(job, range(epochs, epochs + 1))
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step's images, normalised, with labels, the mask of real samples and the lanes at work (None: all)."""
+
+    images: Tensor
+    labels: Tensor
+    mask: Tensor | None
+    active: Tensor | None
+
+
+class Feed:
+    """Serves the steps of one client's plan, or of several clients' stacked into lanes."""
+
+    def __init__(self, setting: Setting, plans: Sequence[Plan], stacked: bool) -> None:
+        self._setting = setting
+        if stacked:
+            self._index, self._mask, self._draws, self._active = _stack(plans)
+        else:
+            self._index, self._mask, self._draws = plans[0].index, plans[0].mask, plans[0].draws
+            self._active = None
+        self.steps = int(self._index.shape[0])
+
+    def __getitem__(self, step: int) -> Step:
+        index = self._index[step]
+        flat = index.flatten()
+        bank, setting = self._setting.train, self._setting
+        draws = {name: values[step].flatten() for name, values in self._draws.items()}
+        images = setting.augmentation.apply(bank.images.index_select(0, flat), draws)
+        ready = setting.normalisation.apply(images, setting.spec.dtype)
+        return Step(
+            ready.view(*index.shape, *ready.shape[1:]),
+            bank.labels.index_select(0, flat).view(index.shape),
+            None if self._mask is None else self._mask[step],
+            None if self._active is None else self._active[step],
+        )
+
+
+def _stack(plans: Sequence[Plan]) -> tuple[Tensor, Tensor, Draws, Tensor]:
+    steps = max(plan.index.shape[0] for plan in plans)
+    size = max(plan.index.shape[1] for plan in plans)
+
+    def stacked(tensors: Sequence[Tensor]) -> Tensor:
+        full = tensors[0].new_zeros(steps, len(tensors), size)
+        for lane, tensor in enumerate(tensors):
+            full[: tensor.shape[0], lane, : tensor.shape[1]] = tensor
+        return full
+
+    masks = [torch.ones_like(p.index, dtype=torch.bool) if p.mask is None else p.mask for p in plans]
+    mask = stacked(masks)
+    draws = {name: stacked([plan.draws[name] for plan in plans]) for name in plans[0].draws}
+    return stacked([plan.index for plan in plans]), mask, draws, mask.any(dim=-1)

@@ -1,0 +1,110 @@
+"""Local training, written once for one client or for L side by side.
+
+Every tensor may carry a leading lane axis; the sum over lanes of the per-lane losses gives each lane its
+own gradient. How the network is called is the only thing executors differ in (`Net`).
+Shapes: ... lanes, B batch, K classes, Q features, P parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedproc.lanes.batches import Feed, Step
+from fedproc.methods.fedavg import Batch, FedAvg, Local
+from fedproc.networks.flat import Weights
+from fedproc.prototypes import class_means, class_sums
+
+
+class Net(Protocol):
+    """A network with flat state (..., P), (..., F), (..., C) that one or several clients train."""
+
+    weights: Weights
+
+    def forward(self, images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """z (..., B, Q) and logits (..., B, K), in the mode that `train` last set."""
+
+    def gradient(self, total: Tensor) -> Tensor:
+        """The gradient (..., P) of each lane's own loss (...,); it may be overwritten by the caller."""
+
+    def train(self, mode: bool) -> None:
+        """Training or evaluation mode."""
+
+
+def train_lanes(net: Net, feed: Feed, method: FedAvg, local: Local, momentum: float, weight_decay: float) -> Tensor:
+    """Run every step of the feed; returns the mean over steps of the total loss and its terms (..., 1 + terms)."""
+    net.train(True)
+    params = net.weights.params
+    lead = params.shape[:-1]
+    velocity = torch.zeros_like(params.detach())
+    sums = torch.zeros(*lead, 1 + len(method.terms), dtype=torch.float64, device=params.device)
+    count = torch.zeros(lead, dtype=torch.float64, device=params.device)
+    for number in range(feed.steps):
+        step = feed[number]
+        before = None if step.active is None else net.weights
+        buffers = None if before is None else before.buffers.clone()
+        counters = None if before is None else before.counters.clone()
+        z, logits = net.forward(step.images, step.mask)
+        total, terms = method.loss(Batch(z, logits, step.labels, step.mask), local)
+        with torch.no_grad():
+            gradient = method.correct(net.gradient(total), local)
+            sgd_(params, gradient, velocity, local.settings["lr"], momentum, weight_decay, step.active)
+            losses = torch.stack([total, *terms], dim=-1).to(torch.float64)
+            if step.active is None:
+                sums += losses
+                count += 1
+            else:
+                assert buffers is not None and counters is not None
+                working = step.active.unsqueeze(-1)
+                net.weights.buffers.copy_(torch.where(working, net.weights.buffers, buffers))
+                net.weights.counters.copy_(torch.where(working, net.weights.counters, counters))
+                sums += torch.where(working, losses, torch.zeros_like(losses))
+                count += step.active
+    return sums / count.unsqueeze(-1)
+
+
+def sgd_(
+    params: Tensor,
+    gradient: Tensor,
+    velocity: Tensor,
+    lr: Tensor,
+    momentum: float,
+    weight_decay: float,
+    active: Tensor | None,
+) -> None:
+    """SGD with momentum on the flat parameters; a lane that is not at work keeps parameters and velocity."""
+    gradient = gradient.add(params, alpha=weight_decay)
+    if active is None:
+        velocity.mul_(momentum).add_(gradient)
+        if lr.dim() == 0 and lr.device.type == "cpu":
+            params.add_(velocity, alpha=-float(lr))  # bit for bit what torch.optim.SGD does
+        else:
+            params.sub_(lr.unsqueeze(-1) * velocity)
+        return
+    working = active.unsqueeze(-1)
+    velocity.copy_(torch.where(working, momentum * velocity + gradient, velocity))
+    params.copy_(torch.where(working, params - lr.unsqueeze(-1) * velocity, params))
+
+
+@torch.no_grad()
+def prototype_lanes(net: Net, feed: Feed, classes: int, clean: bool) -> tuple[Tensor, Tensor]:
+    """Class means (..., K, Q) and counts (..., K) over the feed.
+
+    A clean pass is in evaluation mode; the other one uses batch statistics and leaves the running ones alone.
+    """
+    net.train(not clean)
+    buffers, counters = net.weights.buffers.clone(), net.weights.counters.clone()
+    sums: Tensor | None = None
+    counts: Tensor | None = None
+    for number in range(feed.steps):
+        step: Step = feed[number]
+        z, _ = net.forward(step.images, step.mask)
+        step_sums, step_counts = class_sums(z, step.labels, classes, step.mask)
+        sums = step_sums if sums is None else sums + step_sums
+        counts = step_counts if counts is None else counts + step_counts
+    net.weights.buffers.copy_(buffers)
+    net.weights.counters.copy_(counters)
+    assert sums is not None and counts is not None
+    return class_means(sums, counts).to(net.weights.params.dtype), counts

@@ -1,0 +1,166 @@
+"""Serial lanes: each client calls the module plainly, one client a core.
+
+This is also what a real site runs. A lane is a thread with one torch thread of its own: on two cores that
+beat two processes and one process with two torch threads (docs/performance.md), and a client's numbers do
+not depend on how many lanes there are.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from fedproc import streams
+from fedproc.errors import RunError
+from fedproc.evaluate import evaluate
+from fedproc.lanes.batches import Feed, prototype_plan, training_plan
+from fedproc.lanes.local import prototype_lanes, train_lanes
+from fedproc.lanes.setting import Job, Setting
+from fedproc.lanes.task import Answer, Kind
+from fedproc.methods.fedavg import Local, Tensors
+from fedproc.networks import Network, NetworkSpec, Weights
+from fedproc.payload import Payload
+
+Outcome = tuple[Answer, Tensors]
+
+
+class SerialNet:
+    """A module whose parameters, buffers and gradients are views of flat vectors."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.module: Network = copy.deepcopy(setting.network).to(setting.device)
+        self.weights = setting.layout.read(self.module)
+        self._layout = setting.layout
+        setting.layout.bind(self.module, self.weights)
+        self._gradient = torch.zeros_like(self.weights.params)
+        named = setting.layout.named(Weights(self._gradient, self.weights.buffers, self.weights.counters))
+        for name, parameter in self.module.named_parameters():
+            if parameter.requires_grad:
+                parameter.grad = named[name]
+
+    def load(self, weights: Weights) -> None:
+        for own, given in zip(self.weights.tensors().values(), weights.tensors().values(), strict=True):
+            own.copy_(given)
+
+    def forward(self, images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        z, logits = self.module(images, mask)
+        return z, logits
+
+    def gradient(self, total: Tensor) -> Tensor:
+        self._gradient.zero_()
+        with torch.enable_grad():
+            total.backward()  # type: ignore[no-untyped-call]
+        return self._gradient
+
+    def train(self, mode: bool) -> None:
+        self.module.train(mode)
+
+
+class SerialExecutor:
+    """Does jobs one client at a time in each of `lanes` threads."""
+
+    name = "serial"
+
+    def __init__(self, lanes: int, threads: int) -> None:
+        self.lanes = lanes
+        self.threads = threads
+        self._mine = threading.local()
+        self._pool = ThreadPoolExecutor(lanes, initializer=torch.set_num_threads, initargs=(threads,))
+
+    def execute(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Answers in the order of the jobs, each with what its client would keep."""
+        waiting = [self._pool.submit(self._do, job) for job in jobs]
+        try:
+            return [future.result() for future in waiting]
+        except BaseException:
+            for future in waiting:
+                future.cancel()
+            raise
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _net(self, setting: Setting) -> SerialNet:
+        """This thread's module for the network, made once."""
+        nets: dict[tuple[NetworkSpec, int, torch.device], SerialNet] = self._mine.__dict__.setdefault("nets", {})
+        at = (setting.spec, setting.model_seed if setting.spec.foreign else 0, setting.device)
+        if at not in nets:
+            nets.clear()  # one network a thread is alive at a time
+            nets[at] = SerialNet(setting)
+        return nets[at]
+
+    def _do(self, job: Job) -> Outcome:
+        task, setting = job.task, job.setting
+        try:
+            if not setting.spec.foreign:
+                return self._work(job)
+            with torch.random.fork_rng(devices=[setting.device] if setting.device.type == "cuda" else []):
+                at = streams.key(setting.model_seed, streams.Purpose.TORCH, task.round, task.client)
+                torch.manual_seed(streams.torch_seed(at))
+                return self._work(job)
+        except Exception as error:
+            raise RunError(f"client {task.client}, round {task.round + 1}, {task.kind}: {error}") from error
+
+    def _work(self, job: Job) -> Outcome:
+        task, setting = job.task, job.setting
+        net = self._net(setting)
+        net.load(Weights.of(task.payload.tensors))
+        started = time.perf_counter()
+        if task.kind is Kind.EVALUATE:
+            payload = _evaluate(net, job)
+            setting.synchronise()
+            return Answer(task, payload, seconds={"evaluation": time.perf_counter() - started}), {}
+        if task.kind is Kind.PROTOTYPES:
+            payload = Payload(_class_means(net, job, clean=True), {"samples": len(setting.shares[task.client])})
+            setting.synchronise()
+            return Answer(task, payload, seconds={"prototypes": time.perf_counter() - started}), {}
+        return _train(net, job)
+
+
+def _evaluate(net: SerialNet, job: Job) -> Payload:
+    setting, sent = job.setting, job.task.payload.tensors
+    net.train(False)
+    bank = setting.held_out
+    return evaluate(
+        lambda images: net.forward(images, None),
+        bank.images,
+        bank.labels,
+        setting.held_out_indices,
+        setting.normalisation,
+        setting.spec.dtype,
+        sent["prototypes"],
+        sent["known"],
+    )
+
+
+def _train(net: SerialNet, job: Job) -> Outcome:
+    task, setting = job.task, job.setting
+    started = time.perf_counter()
+    dtype, device = setting.spec.dtype, setting.device
+    feed = Feed(setting, [training_plan(job, range(setting.epochs))], stacked=False)
+    sent = Weights.of(task.payload.tensors)
+    settings = {name: torch.tensor(value, dtype=dtype, device=device) for name, value in task.settings.items()}
+    local = Local(sent.params, net.weights.params, task.payload.tensors, settings, job.kept)
+    losses = train_lanes(net, feed, setting.method, local, setting.momentum, setting.weight_decay)
+    setting.synchronise()
+    trained = time.perf_counter()
+    seconds = {"train": trained - started}
+    tensors = {**setting.layout.read(net.module).tensors(), "losses": losses}
+    if setting.method.prototype_pass is not None:
+        tensors |= _class_means(net, job, clean=setting.method.prototype_pass == "clean")
+        setting.synchronise()
+        seconds["prototypes"] = time.perf_counter() - trained
+    counts = {"samples": len(setting.shares[task.client]), "steps": feed.steps}
+    return Answer(task, Payload(tensors, counts), seconds=seconds), setting.method.keep(local)
+
+
+def _class_means(net: SerialNet, job: Job, clean: bool) -> Tensors:
+    feed = Feed(job.setting, [prototype_plan(job, clean)], stacked=False)
+    means, counts = prototype_lanes(net, feed, job.setting.spec.classes, clean)
+    return {"class_means": means, "class_counts": counts}

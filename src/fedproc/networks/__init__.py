@@ -1,0 +1,90 @@
+"""Networks by name, or a person's own encoder by import path."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from fedproc import streams
+from fedproc.errors import InputError
+from fedproc.networks.batch_norm import convert
+from fedproc.networks.flat import Layout, Weights
+from fedproc.networks.initial import initialise
+from fedproc.networks.network import EMBEDDING, Network, feature_size
+from fedproc.networks.resnet import resnet18, resnet50
+from fedproc.networks.simple_cnn import simple_cnn
+
+__all__ = ["EMBEDDING", "NETWORKS", "Layout", "Network", "NetworkSpec", "Weights", "build"]
+
+NETWORKS = {
+    "simple-cnn": "two 5x5 convolutions, two linear layers; 92,626 parameters with 10 classes at 32x32",
+    "resnet18": "CIFAR ResNet-18 with batch-norm and a --width (64 is the usual one)",
+    "resnet50": "CIFAR ResNet-50 with batch-norm and a --width; 28,246,948 parameters with 100 classes at width 64",
+    "module:Class": "your own nn.Module encoder by import path, called without arguments, (B, C, H, W) to (B, d)",
+}
+SMALLEST = 16
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """All that decides a network's graph; lanes can share a module when their specs are equal."""
+
+    name: str
+    width: int
+    channels: int
+    side: int
+    classes: int
+    normalize_z: bool
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def foreign(self) -> bool:
+        """Whether the encoder is a person's own: it may draw from torch's global generator."""
+        return ":" in self.name
+
+
+def build(spec: NetworkSpec, seed: int) -> Network:
+    """The network with its initial weights, a pure function of spec and seed."""
+    if spec.side < SMALLEST:
+        raise InputError(f"--image-size {spec.side}: expected at least {SMALLEST}")
+    if spec.foreign:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(streams.torch_seed(streams.key(seed, streams.Purpose.TORCH)))
+            encoder = convert(_import_encoder(spec.name))
+            try:
+                features = feature_size(encoder, spec.channels, spec.side)
+            except Exception as error:  # any error of a person's own code is bad input
+                raise InputError(f"--network {spec.name}: {error}") from error
+        network = Network(encoder, features, spec.classes, spec.normalize_z)
+        initialise(network.head, seed)
+        initialise(network.classifier, streams.fold(seed, 1))
+        return network.to(spec.dtype)
+    if spec.name == "simple-cnn":
+        encoder = simple_cnn(spec.channels, spec.side)
+    elif spec.name in ("resnet18", "resnet50"):
+        resnet = resnet18 if spec.name == "resnet18" else resnet50
+        encoder = convert(resnet(spec.channels, spec.width))
+    else:
+        raise InputError(f"--network {spec.name}: expected one of {', '.join(NETWORKS)}")
+    network = Network(encoder, feature_size(encoder, spec.channels, spec.side), spec.classes, spec.normalize_z)
+    initialise(network, seed)
+    return network.to(spec.dtype)
+
+
+def _import_encoder(path: str) -> nn.Module:
+    module_name, _, attribute = path.partition(":")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        made = getattr(importlib.import_module(module_name), attribute)()
+    except Exception as error:
+        raise InputError(f"--network {path}: cannot make the encoder: {error}") from error
+    if not isinstance(made, nn.Module):
+        raise InputError(f"--network {path}: expected an nn.Module, got {type(made).__name__}")
+    return made

@@ -1,0 +1,95 @@
+"""A network's state as three flat vectors, which is how methods, lanes and payloads see it.
+
+P trainable parameters, F other float values (running statistics, frozen parameters), C integer counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+Entry = tuple[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """params (..., P), buffers (..., F), counters (..., C)."""
+
+    params: Tensor
+    buffers: Tensor
+    counters: Tensor
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"params": self.params, "buffers": self.buffers, "counters": self.counters}
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor]) -> Weights:
+        return cls(tensors["params"], tensors["buffers"], tensors["counters"])
+
+    def clone(self) -> Weights:
+        return Weights(self.params.clone(), self.buffers.clone(), self.counters.clone())
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which named tensor of a module lies where in the flat vectors."""
+
+    params: tuple[Entry, ...]
+    buffers: tuple[Entry, ...]
+    counters: tuple[Entry, ...]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layout:
+        persistent = set(module.state_dict())
+        params, buffers, counters = [], [], []
+        for name, parameter in module.named_parameters():
+            entry = (name, tuple(parameter.shape))
+            (params if parameter.requires_grad else buffers).append(entry)
+        for name, buffer in module.named_buffers():
+            if name in persistent and buffer.is_floating_point():
+                buffers.append((name, tuple(buffer.shape)))
+            elif name in persistent and buffer.dtype == torch.int64:
+                counters.append((name, tuple(buffer.shape)))
+        return cls(tuple(params), tuple(buffers), tuple(counters))
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """P, F and C."""
+        return tuple(sum(prod(shape) for _, shape in part) for part in self._parts())  # type: ignore[return-value]
+
+    def _parts(self) -> tuple[tuple[Entry, ...], tuple[Entry, ...], tuple[Entry, ...]]:
+        return self.params, self.buffers, self.counters
+
+    def read(self, module: nn.Module) -> Weights:
+        """A copy of the module's present state."""
+        state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        device = next(iter(state.values())).device
+        dtype = next(module.parameters()).dtype
+        flat = []
+        for part, kind in zip(self._parts(), (dtype, dtype, torch.int64), strict=True):
+            pieces = [state[name].detach().reshape(-1) for name, _ in part]
+            flat.append(torch.cat(pieces) if pieces else torch.zeros(0, dtype=kind, device=device))
+        return Weights(*flat)
+
+    def named(self, weights: Weights) -> dict[str, Tensor]:
+        """The tensors by name, as views of `weights` with its leading axes kept."""
+        named: dict[str, Tensor] = {}
+        for part, flat in zip(self._parts(), (weights.params, weights.buffers, weights.counters), strict=True):
+            pieces = torch.split(flat, [prod(shape) for _, shape in part], dim=-1) if part else ()
+            for (name, shape), piece in zip(part, pieces, strict=True):
+                named[name] = piece.view(*flat.shape[:-1], *shape)
+        return named
+
+    def bind(self, module: nn.Module, weights: Weights) -> None:
+        """Make the module's tensors views of `weights`: writing to one writes to the other."""
+        parameters = dict(module.named_parameters())
+        for name, view in self.named(weights).items():
+            if name in parameters:
+                parameters[name].data = view
+            else:
+                owner, _, leaf = name.rpartition(".")
+                module.get_submodule(owner)._buffers[leaf] = view

@@ -1,0 +1,105 @@
+"""Class prototypes: the prototype loss (Eq. 4 of the paper), class means (Eq. 5), their merge over
+clients, and classification by the nearest prototype.
+
+Shapes: ... lanes, B samples, K classes, Q features. Everything acts on the trailing axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Weighting = Literal["uniform", "count"]
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """Vectors of length 1; a zero vector stays zero and passes no gradient.
+
+    Scaling by the largest entry first keeps the squares from over- and underflowing; the result does
+    not depend on that scale, so no gradient needs to flow through it. Non-finite entries go through.
+    """
+    scale = vectors.detach().abs().amax(dim=-1, keepdim=True)
+    zero = scale < torch.finfo(vectors.dtype).tiny
+    scaled = vectors / torch.where(zero, torch.ones_like(scale), scale)
+    squares = scaled.square().sum(dim=-1, keepdim=True)
+    length = torch.where(zero, torch.ones_like(squares), squares).sqrt()
+    return torch.where(zero, torch.zeros_like(scaled), scaled / length)
+
+
+def similarities(z: Tensor, prototypes: Tensor) -> Tensor:
+    """Cosines (..., B, K) of z (..., B, Q) with prototypes (..., K, Q), through which no gradient flows."""
+    return unit(z) @ unit(prototypes.detach()).transpose(-1, -2)
+
+
+def contrast(z: Tensor, labels: Tensor, prototypes: Tensor, tau: float, known: Tensor) -> Tensor:
+    """`prototype_loss` for prototypes that the payload guard has already found finite."""
+    cosines = similarities(z, prototypes) / tau
+    own = cosines.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    out = torch.finfo(cosines.dtype).min / 2  # finite, so that no class at all gives 0 and not NaN
+    total = torch.logsumexp(cosines.masked_fill(~known.unsqueeze(-2), out), dim=-1)
+    counted = is_known(labels, known)
+    return torch.where(counted, total - own, torch.zeros_like(own))
+
+
+def is_known(labels: Tensor, known: Tensor) -> Tensor:
+    """Whether the class of each sample has a prototype: labels (..., B), known (..., K) -> (..., B)."""
+    return known.gather(-1, labels)
+
+
+def prototype_loss(
+    z: Tensor, labels: Tensor, prototypes: Tensor, tau: float = 1.0, known: Tensor | None = None
+) -> Tensor:
+    """Cross-entropy (..., B) of the softmax over cosines with the prototypes, 0 where the class is unknown.
+
+    `known` (..., K) says which classes have a prototype; the others are out of the denominator. The mean
+    that training minimises is over the samples whose class is known.
+    """
+    if known is None:
+        known = torch.ones(prototypes.shape[:-1], dtype=torch.bool, device=prototypes.device)
+    if tau <= 0:
+        raise ValueError(f"tau {tau}: expected a number above 0")
+    if not bool(torch.isfinite(prototypes[known]).all()):
+        raise ValueError("prototypes: expected finite values, got nan or inf in a known class")
+    known = known.expand(*labels.shape[:-1], known.shape[-1])
+    return contrast(z, labels, prototypes, tau, known)
+
+
+def class_sums(z: Tensor, labels: Tensor, classes: int, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Sums (..., K, Q) of z by class in float64 and the counts (..., K); masked-out samples count nowhere.
+
+    A product with the one-hot labels, since scattered additions are not deterministic on a GPU.
+    """
+    members = labels.unsqueeze(-2) == torch.arange(classes, device=labels.device).unsqueeze(-1)
+    if mask is not None:
+        members = members & mask.unsqueeze(-2)
+    return members.to(torch.float64) @ z.to(torch.float64), members.sum(dim=-1)
+
+
+def class_means(sums: Tensor, counts: Tensor) -> Tensor:
+    """Means (..., K, Q), zero for a class without samples."""
+    return sums / counts.clamp(min=1).unsqueeze(-1)
+
+
+def merge(means: Sequence[Tensor], counts: Sequence[Tensor], weighting: Weighting) -> tuple[Tensor, Tensor]:
+    """One prototype a class from the clients' means (K, Q) and counts (K), and which classes anyone holds.
+
+    `uniform` averages over the clients that hold the class, `count` weighs them by how many they hold.
+    """
+    total = torch.zeros_like(means[0], dtype=torch.float64)
+    weight = torch.zeros_like(counts[0], dtype=torch.float64)
+    for mean, count in zip(means, counts, strict=True):
+        share = (count > 0).to(torch.float64) if weighting == "uniform" else count.to(torch.float64)
+        total += share.unsqueeze(-1) * mean.to(torch.float64)
+        weight += share
+    known = weight > 0
+    merged = total / torch.where(known, weight, torch.ones_like(weight)).unsqueeze(-1)
+    return merged.to(means[0].dtype), known
+
+
+def nearest(z: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
+    """The class (..., B) whose prototype has the largest cosine with z, among the known ones."""
+    cosines = similarities(z, prototypes).masked_fill(~known.unsqueeze(-2), -torch.inf)
+    return cosines.argmax(dim=-1)

@@ -1,0 +1,1 @@
+"""Results as people would rather see them: tables and pictures."""

@@ -1,0 +1,51 @@
+"""Where numbers come from: versions, machine, device, and how the work was laid out."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = ("fedproc", "torch", "numpy", "pillow", "pydantic", "safetensors")
+
+
+def environment(device: torch.device, executor: str, lanes: int, threads: int) -> dict[str, Any]:
+    """What environment.json holds. Executor, lanes and threads are read back when a run continues."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "device": str(device),
+        "device_name": name,
+        "executor": executor,
+        "lanes": lanes,
+        "threads": threads,
+        "cores": os.cpu_count(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "packages": {package: version(package) for package in PACKAGES},
+        "commit": _commit(),
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the source tree, where the package runs from one."""
+    here = Path(__file__).resolve().parent
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40"],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            timeout=5,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None if found.returncode == 0 else None
