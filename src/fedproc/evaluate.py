@@ -1,4 +1,4 @@
-"""Evaluation of one model on held-out images: accuracy and loss of the classifier, accuracy of the nearest prototype."""
+"""Evaluation of one model on held-out images: the classifier's accuracy and loss, the nearest prototype's accuracy."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def evaluate(
     correct = torch.zeros((), dtype=torch.int64, device=images.device)
     close = torch.zeros_like(correct)
     loss = torch.zeros((), dtype=torch.float64, device=images.device)
-    for part in index.split(CHUNK):
+    for start in range(0, len(index), CHUNK):
+        part = index[start : start + CHUNK]
         answers = labels.index_select(0, part)
         z, logits = forward(normalisation.apply(images.index_select(0, part), dtype))
         correct += (logits.argmax(dim=-1) == answers).sum()

@@ -99,7 +99,7 @@ def hold_out(share: Indices, labels: Labels, fraction: float, seed: int, client:
         members = np.flatnonzero(labels[share] == k)
         at = streams.key(seed, streams.Purpose.VALIDATION, client, int(k))
         drawn = streams.order(at, len(members)).numpy()
-        chosen[members[drawn[: int(round(fraction * len(members)))]]] = True
+        chosen[members[drawn[: round(fraction * len(members))]]] = True
     if chosen.all():
         chosen[0] = False
     return share[~chosen], share[chosen]

@@ -73,11 +73,8 @@ class Feed:
 
     def __init__(self, setting: Setting, plans: Sequence[Plan], stacked: bool) -> None:
         self._setting = setting
-        if stacked:
-            self._index, self._mask, self._draws, self._active = _stack(plans)
-        else:
-            self._index, self._mask, self._draws = plans[0].index, plans[0].mask, plans[0].draws
-            self._active = None
+        plan, self._active = _stacked(plans) if stacked else (plans[0], None)
+        self._index, self._mask, self._draws = plan.index, plan.mask, plan.draws
         self.steps = int(self._index.shape[0])
 
     def __getitem__(self, step: int) -> Step:
@@ -95,7 +92,8 @@ class Feed:
         )
 
 
-def _stack(plans: Sequence[Plan]) -> tuple[Tensor, Tensor, Draws, Tensor]:
+def _stacked(plans: Sequence[Plan]) -> tuple[Plan, Tensor | None]:
+    """One plan (S, L, B), and which lanes are at work in each step (S, L)."""
     steps = max(plan.index.shape[0] for plan in plans)
     size = max(plan.index.shape[1] for plan in plans)
 
@@ -108,4 +106,4 @@ def _stack(plans: Sequence[Plan]) -> tuple[Tensor, Tensor, Draws, Tensor]:
     masks = [torch.ones_like(p.index, dtype=torch.bool) if p.mask is None else p.mask for p in plans]
     mask = stacked(masks)
     draws = {name: stacked([plan.draws[name] for plan in plans]) for name in plans[0].draws}
-    return stacked([plan.index for plan in plans]), mask, draws, mask.any(dim=-1)
+    return Plan(stacked([plan.index for plan in plans]), mask, draws), mask.any(dim=-1)

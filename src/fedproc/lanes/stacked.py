@@ -66,8 +66,7 @@ class StackedExecutor:
         """Answers in the order of the jobs, each with what its client would keep."""
         outcomes: dict[int, Outcome] = {}
         alone = [place for place, job in enumerate(jobs) if job.task.kind is Kind.EVALUATE]
-        for place, outcome in zip(alone, self._serial.execute([jobs[p] for p in alone]), strict=True):
-            outcomes[place] = outcome
+        outcomes.update(zip(alone, self._serial.execute([jobs[p] for p in alone]), strict=True))
         groups: dict[tuple[object, ...], list[int]] = {}
         for place, job in enumerate(jobs):
             if place not in outcomes:

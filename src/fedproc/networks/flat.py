@@ -45,7 +45,9 @@ class Layout:
     @classmethod
     def of(cls, module: nn.Module) -> Layout:
         persistent = set(module.state_dict())
-        params, buffers, counters = [], [], []
+        params: list[Entry] = []
+        buffers: list[Entry] = []
+        counters: list[Entry] = []
         for name, parameter in module.named_parameters():
             entry = (name, tuple(parameter.shape))
             (params if parameter.requires_grad else buffers).append(entry)
