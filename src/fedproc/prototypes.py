@@ -10,23 +10,21 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 Weighting = Literal["uniform", "count"]
 
 
 def unit(vectors: Tensor) -> Tensor:
-    """Vectors of length 1; a zero vector stays zero and passes no gradient.
+    """Vectors of length 1; a zero vector stays zero and passes no gradient, since it is divided by infinity.
 
-    Scaling by the largest entry first keeps the squares from over- and underflowing; the result does
-    not depend on that scale, so no gradient needs to flow through it. Non-finite entries go through.
+    Lengths are added up in float64, where squares of float32 neither over- nor underflow. Non-finite
+    entries go through.
     """
-    scale = vectors.detach().abs().amax(dim=-1, keepdim=True)
-    zero = scale < torch.finfo(vectors.dtype).tiny
-    scaled = vectors / torch.where(zero, torch.ones_like(scale), scale)
-    squares = scaled.square().sum(dim=-1, keepdim=True)
-    length = torch.where(zero, torch.ones_like(squares), squares).sqrt()
-    return torch.where(zero, torch.zeros_like(scaled), scaled / length)
+    length: Tensor = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64)
+    zero = length < torch.finfo(vectors.dtype).tiny
+    return vectors / length.masked_fill(zero, torch.inf).to(vectors.dtype)
 
 
 def similarities(z: Tensor, prototypes: Tensor) -> Tensor:
@@ -37,11 +35,10 @@ def similarities(z: Tensor, prototypes: Tensor) -> Tensor:
 def contrast(z: Tensor, labels: Tensor, prototypes: Tensor, tau: float, known: Tensor) -> Tensor:
     """`prototype_loss` for prototypes that the payload guard has already found finite."""
     cosines = similarities(z, prototypes) / tau
-    own = cosines.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     out = torch.finfo(cosines.dtype).min / 2  # finite, so that no class at all gives 0 and not NaN
-    total = torch.logsumexp(cosines.masked_fill(~known.unsqueeze(-2), out), dim=-1)
-    counted = is_known(labels, known)
-    return torch.where(counted, total - own, torch.zeros_like(own))
+    among_known = cosines.masked_fill(~known.unsqueeze(-2), out)
+    losses = F.cross_entropy(among_known.flatten(0, -2), labels.flatten(), reduction="none").view(labels.shape)
+    return torch.where(is_known(labels, known), losses, torch.zeros_like(losses))
 
 
 def is_known(labels: Tensor, known: Tensor) -> Tensor:

@@ -78,7 +78,7 @@ def run_all(
                     made = environment(session.device, executor.name, executor.lanes, executor.threads)
                     session.folder.write_environment(made)
             watcher.begin(sessions, executor)
-            _drive(unfinished, executor, watcher)
+            drive(unfinished, executor, watcher)
         return [
             Run(s.experiment, s.label, s.result or {}, s.records, s.folder.path if s.folder else None) for s in sessions
         ]
@@ -109,7 +109,7 @@ def _executor(sessions: Sequence[Session]) -> Executor:
     return choose(first.executor, lanes, threads, settings, sum(session.cohort for session in sessions))
 
 
-def _drive(sessions: Sequence[Session], executor: Executor, watcher: Watcher) -> None:
+def drive(sessions: Sequence[Session], executor: Executor, watcher: Watcher) -> None:
     """Round by round together: collect everyone's tasks, do them, hand the checked answers back."""
     try:
         waiting: list[tuple[Session, list[Task]]] = []

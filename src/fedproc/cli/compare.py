@@ -26,7 +26,9 @@ Asked again with more seeds or methods, the command continues the folder.
 
 
 def add(commands: Any) -> None:
-    parser: Parser = commands.add_parser("compare", help="methods side by side over several seeds", epilog=EPILOG)
+    usage = "fedproc compare [--methods M ...] [--seeds N ...] [--variants FILE] [--out FOLDER] [--option VALUE ...]"
+    words = "methods side by side over several seeds"
+    parser: Parser = commands.add_parser("compare", help=words, epilog=EPILOG, usage=usage)
     group = parser.add_argument_group("what to compare")
     group.add_argument("--methods", nargs="+", metavar="METHOD", help="default: fedavg fedproc")
     group.add_argument("--seeds", nargs="+", metavar="N", default=["0", "1", "2"], help="default: 0 1 2")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich import box
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -26,10 +27,13 @@ MOST_ROWS = 50
 def add(commands: Any) -> None:
     parser: Parser = commands.add_parser("data", help="see or write out a partition")
     parts = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    show = parts.add_parser("show", help="print and draw who holds what")
+    show = parts.add_parser(
+        "show", help="print and draw who holds what", usage="fedproc data show [--option VALUE ...]"
+    )
     show.add_argument("--out", type=Path, default=Path("partition.png"), help="picture; default: partition.png")
     show.set_defaults(command=show_command)
-    split = parts.add_parser("split", help="write a partition as image folders, one a site")
+    usage = "fedproc data split [--option VALUE ...]"
+    split = parts.add_parser("split", help="write a partition as image folders, one a site", usage=usage)
     split.add_argument("--out", type=Path, default=Path("sites"), help="new folder; default: sites")
     split.set_defaults(command=split_command)
     for part in (show, split):
@@ -59,10 +63,13 @@ def show_command(parsed: argparse.Namespace, console: Console) -> int:
 
 
 def _table(counts: np.ndarray[Any, np.dtype[np.int64]], names: tuple[str, ...]) -> Table:
-    table = Table(title="samples by client and class", title_justify="left")
+    table = Table(title="samples by client and class", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
     shown = list(names) if len(names) <= MOST_COLUMNS else []
-    for name in ("client", *shown, "classes", "samples"):
-        table.add_column(name, justify="right")
+    table.add_column("client", justify="right", no_wrap=True)
+    for name in shown:
+        table.add_column(name, justify="right", overflow="fold")
+    table.add_column("classes", justify="right", no_wrap=True)
+    table.add_column("samples", justify="right", no_wrap=True)
     for client, row in enumerate(counts[:MOST_ROWS]):
         cells = [f"{count:,}" if count else "·" for count in row] if shown else []
         table.add_row(str(client), *cells, str((row > 0).sum()), f"{row.sum():,}")

@@ -19,12 +19,14 @@ class Display:
         self._console = console
         self._progress: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
+        self._shown: dict[str, int] = {}
         self._began = 0.0
         self._already = 0
         self._sessions: Sequence[Session] = ()
 
     def begin(self, sessions: Sequence[Session], executor: Executor) -> None:
         self._sessions = sessions
+        self._shown = {session.label: len(session.records) for session in sessions}
         self._began = time.monotonic()
         self._already = sum(len(session.records) for session in sessions)
         first = sessions[0]

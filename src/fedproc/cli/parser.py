@@ -38,7 +38,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(message.removeprefix("argument ").replace("invalid choice", "not known"))
+        words = message.removeprefix("argument ").replace("invalid choice", "not known")
+        raise InputError(words.replace("expected one argument", "expected a value after it"))
 
     def parse_strictly(self, words: list[str]) -> argparse.Namespace:
         """Like parse_args, but names the first word it does not understand and the flag that was perhaps meant."""

@@ -23,7 +23,8 @@ Precedence: flag, --config, --preset, data set.
 
 
 def add(commands: Any) -> None:
-    parser: Parser = commands.add_parser("run", help="run one experiment, or continue it", epilog=EPILOG)
+    usage = "fedproc run [--out FOLDER] [--option VALUE ...]"
+    parser: Parser = commands.add_parser("run", help="run one experiment, or continue it", epilog=EPILOG, usage=usage)
     add_out(parser, "runs/demo")
     add_experiment_flags(parser)
     parser.set_defaults(command=command)

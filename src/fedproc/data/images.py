@@ -60,7 +60,7 @@ class Images:
         digest = hashlib.sha256()
         for split in (self.train, self.test):
             digest.update(repr((split.images.shape, split.labels.shape)).encode())
-            digest.update(memoryview(np.ascontiguousarray(split.images)))
-            digest.update(memoryview(np.ascontiguousarray(split.labels)))
+            digest.update(np.ascontiguousarray(split.images).data)
+            digest.update(np.ascontiguousarray(split.labels).data)
         digest.update("\0".join(self.class_names).encode())
         return digest.hexdigest()

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from fedproc.report.style import colour, figure, save
 
@@ -28,6 +29,7 @@ def draw_curves(rows: Mapping[str, Runs], path: Path) -> None:
                 _line(panel, label, runs, name, colour(place))
         panel.set_title(title, fontsize=11)
         panel.set_xlabel("round")
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
     held_out = (

@@ -1,0 +1,32 @@
+# make run    set everything up, compare FedAvg and FedProc on the embedded data
+# make test   set everything up, run the tests
+# make lint   ruff and mypy
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: run test slow lint clean
+
+run: $(READY)
+	$(BIN)/fedproc compare --methods fedavg fedproc --seeds 0 1 --data fashion-mini --clients 10 --beta 0.5 \
+		--rounds 20 --epochs 2 --batch-size 32 --out runs/first
+
+test: $(READY)
+	$(BIN)/pytest -m "not slow"
+
+slow: $(READY)
+	$(BIN)/pytest -m slow
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV)
