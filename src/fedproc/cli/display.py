@@ -64,7 +64,8 @@ class Display:
         state = _state(session)
         if self._progress is not None:
             self._progress.update(self._tasks[session.label], completed=len(session.records), state=state)
-        elif (session.records and session.result is None) or session.diverged:
+        elif session.diverged or len(session.records) > self._shown.get(session.label, 0):
+            self._shown[session.label] = len(session.records)
             done = f"round {len(session.records)}/{session.plan.rounds}"
             self._console.print(f"{session.label}  {done}  {state}  left {self._left()}", highlight=False)
 

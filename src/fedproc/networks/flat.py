@@ -83,7 +83,7 @@ class Layout:
         for part, flat in zip(self._parts(), (weights.params, weights.buffers, weights.counters), strict=True):
             pieces = torch.split(flat, [prod(shape) for _, shape in part], dim=-1) if part else ()
             for (name, shape), piece in zip(part, pieces, strict=True):
-                named[name] = piece.view(*flat.shape[:-1], *shape)
+                named[name] = piece.view((*flat.shape[:-1], *shape))
         return named
 
     def bind(self, module: nn.Module, weights: Weights) -> None:

@@ -1,0 +1,81 @@
+"""Toy problems that train in milliseconds, and the real data where FEDPROC_DATA says it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedproc.data.images import Images, Split
+from fedproc.experiment import Experiment
+from fedproc.lanes import choose
+from fedproc.session import Library, Session
+from fedproc.simulate import Nobody, drive
+
+torch.set_num_threads(1)
+
+
+def toy_images(classes: int = 4, per_class: int = 40, absent: int | None = None, side: int = 16, channels: int = 1) -> Images:
+    """Noisy class patterns; class `absent` is in the test set alone."""
+    rng = np.random.default_rng(7)
+    patterns = rng.integers(0, 200, (classes, channels, side, side))
+
+    def split(count: int, without: int | None) -> Split:
+        labels = np.array([k for k in range(classes) if k != without for _ in range(count)])
+        noise = rng.integers(0, 55, (len(labels), channels, side, side))
+        return Split((patterns[labels] + noise).astype(np.uint8), labels)
+
+    return Images("toy", split(per_class, absent), split(10, None), tuple(f"class-{k}" for k in range(classes)))
+
+
+class ToyLibrary(Library):
+    """Hands out one toy problem, whatever is asked for."""
+
+    def __init__(self, images: Images) -> None:
+        super().__init__()
+        self._toy = images
+
+    def images(self, experiment: Experiment) -> Images:
+        return self._toy
+
+
+def toy_experiment(**given: object) -> Experiment:
+    """Small and ragged: clients of 10 and more samples against batches of 16, so some are smaller than a batch."""
+    base = {"clients": 5, "beta": 0.1, "rounds": 2, "epochs": 2, "batch_size": 16, "min_size": 3, "lr": 0.05}
+    return Experiment(**{**base, "device": "cpu", **given})
+
+
+def toy_session(images: Images | None = None, **given: object) -> Session:
+    return Session(toy_experiment(**given), ToyLibrary(images or toy_images()))
+
+
+Train = Callable[..., Session]
+
+
+@pytest.fixture
+def train() -> Train:
+    """Train a toy session to its end in memory with the executor and lanes asked for."""
+
+    def work(images: Images | None = None, executor: str = "serial", lanes: int = 1, **given: object) -> Session:
+        session = toy_session(images, **given)
+        made = choose(executor, lanes, 1, [session.setting], session.cohort)
+        try:
+            drive([session], made, Nobody())
+        finally:
+            made.close()
+        return session
+
+    return work
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder with the official CIFAR files."""
+    where = os.environ.get("FEDPROC_DATA")
+    if not where:
+        pytest.skip("FEDPROC_DATA is not set: no real CIFAR here")
+    return Path(where)

@@ -1,0 +1,127 @@
+"""The executors agree: random choices identical, weights within rounding (DESIGN, "the same numbers")."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from conftest import Train, toy_images
+from torch import Tensor
+
+from fedproc import InputError
+from fedproc.session import Session
+
+NETWORKS = {"simple-cnn": "simple-cnn", "batch-norm": "toy_networks:BatchNormNet"}
+PRESETS = ("paper", "author_code")
+
+
+def distance(first: Session, second: Session) -> float:
+    def vector(session: Session) -> Tensor:
+        weights = session.state.weights
+        return torch.cat([weights.params, weights.buffers]).double().cpu()
+
+    a, b = vector(first), vector(second)
+    return float((a - b).norm() / a.norm())
+
+
+def agree(train: Train, tolerance: float, device: str = "cpu", **given: object) -> None:
+    """Serial against stacked in two shapes, on ragged clients, some smaller than a batch, one class held by nobody."""
+    images = toy_images(absent=2)
+    serial = train(images, "serial", 1, device=device, **given)
+    for lanes in (4, 3):
+        stacked = train(images, "stacked", lanes, device=device, **given)
+        assert distance(serial, stacked) < tolerance
+        assert torch.equal(serial.state.weights.counters, stacked.state.weights.counters)
+        for one, other in zip(serial.records, stacked.records, strict=True):
+            assert one["samples"] == other["samples"] and one["bytes_up"] == other["bytes_up"]
+            assert one["train_loss"] == pytest.approx(other["train_loss"], rel=max(1e-4, tolerance))
+        kept, others = serial.state.kept, stacked.state.kept
+        assert torch.equal(kept["known"], others["known"])
+        assert not kept["known"][2]
+        assert (kept["prototypes"] - others["prototypes"]).norm() < 10 * tolerance * kept["prototypes"].norm()
+
+
+def test_the_toy_problem_is_ragged() -> None:
+    from conftest import toy_session
+
+    sizes = toy_session(toy_images(absent=2)).plan.client_sizes
+    assert min(sizes) < 16 < max(sizes) and len({s // 16 for s in sizes}) > 1
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("method", ["fedavg", "fedproc"])
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-5)])
+def test_serial_and_stacked_agree(
+    train: Train, network: str, method: str, preset: str, dtype: str, tolerance: float
+) -> None:
+    agree(train, tolerance, network=NETWORKS[network], method=method, preset=preset, dtype=dtype, rounds=2, lr=0.01)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedproc"])
+def test_resnet18_agrees_in_float64(train: Train, method: str) -> None:
+    agree(train, 1e-9, network="resnet18", width=8, method=method, dtype="float64", epochs=1, lr=0.01)
+
+
+def test_augmented_colour_images_agree(train: Train) -> None:
+    images = toy_images(channels=3, side=20)
+    given = {"augment": "crop-flip-rotate", "dtype": "float64"}
+    serial = train(images, "serial", 1, **given)
+    assert distance(serial, train(images, "stacked", 4, **given)) < 1e-9
+    assert distance(serial, train(images, "serial", 1, augment="none", dtype="float64")) > 1e-3
+
+
+def test_serial_does_not_depend_on_the_number_of_lanes(train: Train) -> None:
+    one, two = (train(executor="serial", lanes=lanes, rounds=2) for lanes in (1, 2))
+    assert torch.equal(one.state.weights.params, two.state.weights.params)
+
+
+def test_sampled_clients_agree(train: Train) -> None:
+    given = {"sample": 0.5, "clients": 6, "min_size": 3, "rounds": 4, "dtype": "float64"}
+    assert distance(train(executor="serial", **given), train(executor="stacked", lanes=3, **given)) < 1e-9
+
+
+def test_dropout_runs_serially_and_repeats(train: Train) -> None:
+    one, two = (train(network="toy_networks:DropoutNet", rounds=2) for _ in range(2))
+    assert torch.equal(one.state.weights.params, two.state.weights.params)
+    with pytest.raises(InputError, match="cannot be stacked.*use --executor serial"):
+        train(executor="stacked", lanes=2, network="toy_networks:DropoutNet")
+
+
+def test_frozen_parameters_stay(train: Train) -> None:
+    session = train(network="toy_networks:FrozenNet", rounds=2)
+    named = session.setting.layout.named(session.state.weights)
+    start = dict(session.setting.network.named_parameters())
+    assert torch.equal(named["encoder.first.weight"], start["encoder.first.weight"])
+    assert not torch.equal(named["encoder.second.weight"], start["encoder.second.weight"])
+
+
+@pytest.mark.parametrize("executor", ["serial", "stacked"])
+@pytest.mark.parametrize("method", ["fedavg", "fedproc"])
+@pytest.mark.parametrize(
+    ("shape", "given"),
+    [
+        ({"classes": 1, "per_class": 60}, {"beta": 1.0}),
+        ({}, {"clients": 1}),
+        ({"per_class": 5}, {"clients": 4, "min_size": 1, "batch_size": 64}),
+        ({"per_class": 3}, {"clients": 4, "min_size": 1, "beta": 0.3, "network": "toy_networks:BatchNormNet"}),
+    ],
+    ids=["one class", "one client", "all smaller than a batch", "tiny clients with batch-norm"],
+)
+def test_edges_work(train: Train, shape: dict[str, int], given: dict[str, object], method: str, executor: str) -> None:
+    lanes = 2 if executor == "stacked" else 1
+    session = train(toy_images(**shape), executor, lanes, method=method, **given)
+    assert session.result is not None and session.result["status"] == "finished"
+    assert 0 <= session.result["final_accuracy"] <= 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("method", ["fedavg", "fedproc"])
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-5)])
+def test_executors_agree_on_a_gpu(train: Train, network: str, method: str, dtype: str, tolerance: float) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    given = {"network": NETWORKS[network], "method": method, "dtype": dtype, "lr": 0.01}
+    agree(train, tolerance, device="cuda", **given)
+    images = toy_images(absent=2)
+    assert distance(train(images, device="cpu", **given), train(images, device="cuda", **given)) < tolerance

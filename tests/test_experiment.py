@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+
+from fedproc import Experiment, InputError
+
+
+def test_defaults_follow_the_data_set() -> None:
+    cifar10 = Experiment(data="cifar10")
+    assert (cifar10.lr, cifar10.network, cifar10.augment, cifar10.normalize_z) == (0.01, "simple-cnn", "crop-flip", False)
+    cifar100 = Experiment(data="cifar100")
+    assert (cifar100.lr, cifar100.network, cifar100.augment) == (0.1, "resnet50", "crop-flip-rotate")
+    assert cifar100.normalize_z  # follows the learning rate
+    assert not Experiment(data="cifar100", lr=0.01).normalize_z
+    assert Experiment(data="./pictures").lr == 0.01
+
+
+def test_precedence_is_given_preset_data_set() -> None:
+    code = Experiment(preset="author_code", data="cifar10")
+    assert code.normalize_z
+    assert (code.options.horizon, code.options.weighting) == (100, "count")  # type: ignore[attr-defined]
+    given = Experiment(preset="author_code", data="cifar10", normalize_z=False, fedproc={"weighting": "uniform"})
+    assert not given.normalize_z
+    assert (given.options.horizon, given.options.weighting) == (100, "uniform")  # type: ignore[attr-defined]
+
+
+def test_preset_concerns_every_method() -> None:
+    assert Experiment(method="fedavg", preset="author_code").normalize_z
+
+
+def test_seeds() -> None:
+    assert (Experiment(seed=3).data_seed, Experiment(seed=3).model_seed) == (3, 3)
+    mixed = Experiment(seed=3, data_seed=5)
+    assert (mixed.data_seed, mixed.model_seed) == (5, 3)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedproc"])
+def test_config_gives_the_experiment_back(method: str) -> None:
+    experiment = Experiment(method=method, data="cifar100", fedproc={"tau": 0.2}, lanes=3)
+    assert Experiment(**experiment.config()) == experiment
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"rounds": 0}, "--rounds 0: expected at least 1"),
+        ({"rounds": "x"}, "--rounds x: expected a whole number"),
+        ({"lr": "nan"}, "--lr nan: expected a finite number"),
+        ({"momentum": 1}, "--momentum 1: expected a number below 1"),
+        ({"sample": 1.5}, "--sample 1.5: expected at most 1"),
+        ({"lanes": "many"}, "--lanes many: expected a whole number or 'auto'"),
+        ({"lanes": 0}, "--lanes 0: expected auto or a number of at least 1"),
+        ({"method": "magic"}, "--method magic: expected fedavg or fedproc"),
+        ({"preset": "mine"}, "--preset mine: expected paper or author_code"),
+        ({"partition": "odd"}, "--partition odd: expected dirichlet or iid"),
+        ({"network": "vgg"}, "--network vgg: expected simple-cnn, resnet18, resnet50 or module:Class"),
+        ({"device": "tpu"}, "--device tpu: expected auto, cpu, cuda or cuda:N"),
+        ({"image_size": 64}, "--image-size 64: only for your own image folders; fashion-mini has its own size"),
+        ({"nonsense": 1}, "--nonsense: no such option; `fedproc run --help` lists them all"),
+        ({"fedproc": {"tau": 0}}, "--fedproc.tau 0: expected a number above 0"),
+        ({"fedproc": {"warmth": 1}}, "--fedproc.warmth: no such option; `fedproc run --help` lists them all"),
+        ({"method": "fedavg", "fedproc": {"tau": 0}}, "--fedproc.tau 0: expected a number above 0"),
+        ({"fedproc": 3}, "fedproc 3: expected a table of options"),
+    ],
+)
+def test_bad_input_is_one_sentence(given: dict[str, object], sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Experiment(**given)
+    assert str(caught.value) == sentence

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedproc.payload import Expected, Payload, Refused, check
+
+EXPECTED = Expected({"params": ((2,), torch.float32), "class_counts": ((3,), torch.int64)}, frozenset({"samples"}))
+
+
+def payload(**changes: object) -> Payload:
+    tensors = {"params": torch.zeros(2), "class_counts": torch.tensor([1, 0, 2])}
+    counts = {"samples": 3}
+    for name, value in changes.items():
+        if name in counts or isinstance(value, (int, float, bool)):
+            counts[name] = value  # type: ignore[assignment]
+        else:
+            tensors[name] = value  # type: ignore[assignment]
+    return Payload(tensors, counts)
+
+
+def test_a_good_answer_passes() -> None:
+    check(payload(), EXPECTED)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"params": torch.zeros(3)}, "shape"),
+        ({"params": torch.zeros(2, dtype=torch.float64)}, "float64"),
+        ({"params": torch.tensor([0.0, float("nan")])}, "finite"),
+        ({"params": torch.tensor([0.0, float("inf")])}, "finite"),
+        ({"class_counts": torch.tensor([1, -1, 0])}, "below 0"),
+        ({"class_counts": torch.tensor([1, 2**60, 0])}, "too large"),
+        ({"extra": torch.zeros(1)}, "not asked for"),
+        ({"samples": 0}, "above 0"),
+        ({"samples": 2**60}, "above 0"),
+        ({"samples": True}, "above 0"),
+        ({"samples": 1.5}, "above 0"),
+        ({"strange": 4}, "names differ"),
+    ],
+)
+def test_a_bad_answer_is_refused(changes: dict[str, object], reason: str) -> None:
+    with pytest.raises(Refused, match=reason):
+        check(payload(**changes), EXPECTED)
+
+
+def test_a_missing_tensor_is_refused() -> None:
+    with pytest.raises(Refused, match="missing"):
+        check(Payload({"params": torch.zeros(2)}, {"samples": 1}), EXPECTED)
+
+
+def test_bytes() -> None:
+    # two float32, three int64, one count
+    assert payload().bytes == 2 * 4 + 3 * 8 + 8
