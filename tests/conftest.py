@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from fedproc.data.images import Images, Split
 from fedproc.experiment import Experiment
@@ -19,7 +22,9 @@ from fedproc.simulate import Nobody, drive
 torch.set_num_threads(1)
 
 
-def toy_images(classes: int = 4, per_class: int = 40, absent: int | None = None, side: int = 16, channels: int = 1) -> Images:
+def toy_images(
+    classes: int = 4, per_class: int = 40, absent: int | None = None, side: int = 16, channels: int = 1
+) -> Images:
     """Noisy class patterns; class `absent` is in the test set alone."""
     rng = np.random.default_rng(7)
     patterns = rng.integers(0, 200, (classes, channels, side, side))
@@ -79,3 +84,33 @@ def real_data() -> Path:
     if not where:
         pytest.skip("FEDPROC_DATA is not set: no real CIFAR here")
     return Path(where)
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of small grey images in three classes."""
+    folder = tmp_path_factory.mktemp("pictures")
+    rng = np.random.default_rng(0)
+    for name, level in (("dark", 40), ("bright", 180), ("middle", 100)):
+        (folder / name).mkdir()
+        for i in range(60):
+            Image.fromarray((level + rng.integers(0, 60, (16, 16))).astype(np.uint8)).save(folder / name / f"{i}.png")
+    return folder
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """Everything in a run folder but times and the environment."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_dir() or name == "environment.json":
+            continue
+        if name == "metrics.jsonl":
+            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            found[name] = [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+        elif name == "result.json":
+            result = json.loads(path.read_text())
+            found[name] = {k: v for k, v in result.items() if k not in ("seconds", "samples_per_second")}
+        else:
+            found[name] = path.read_bytes()
+    return found

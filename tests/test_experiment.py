@@ -7,7 +7,12 @@ from fedproc import Experiment, InputError
 
 def test_defaults_follow_the_data_set() -> None:
     cifar10 = Experiment(data="cifar10")
-    assert (cifar10.lr, cifar10.network, cifar10.augment, cifar10.normalize_z) == (0.01, "simple-cnn", "crop-flip", False)
+    assert (cifar10.lr, cifar10.network, cifar10.augment, cifar10.normalize_z) == (
+        0.01,
+        "simple-cnn",
+        "crop-flip",
+        False,
+    )
     cifar100 = Experiment(data="cifar100")
     assert (cifar100.lr, cifar100.network, cifar100.augment) == (0.1, "resnet50", "crop-flip-rotate")
     assert cifar100.normalize_z  # follows the learning rate

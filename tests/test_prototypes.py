@@ -52,9 +52,9 @@ def test_zero_vector_has_cosine_zero_and_no_gradient() -> None:
     assert loss.item() == pytest.approx(math.log(2))
     assert z.grad is not None and z.grad.tolist() == [[0.0, 0.0]]
     # a prototype that is zero has cosine 0 with everything
-    assert prototype_loss(torch.tensor([[1.0, 0.0]]), torch.tensor([1]), torch.tensor([[1.0, 0.0], [0.0, 0.0]])).item() == (
-        pytest.approx(math.log(math.e + 1))
-    )
+    assert prototype_loss(
+        torch.tensor([[1.0, 0.0]]), torch.tensor([1]), torch.tensor([[1.0, 0.0], [0.0, 0.0]])
+    ).item() == (pytest.approx(math.log(math.e + 1)))
 
 
 def test_gradient_by_hand() -> None:

@@ -42,7 +42,7 @@ def test_integers_are_in_range_and_even() -> None:
 
 def test_uniform_and_normal_have_the_moments() -> None:
     uniform = streams.uniforms(streams.key(3, Purpose.INITIAL), 100_000)
-    assert 0 <= uniform.min() and uniform.max() < 1
+    assert uniform.min() >= 0 and uniform.max() < 1
     assert abs(float(uniform.mean()) - 0.5) < 5 * (1 / 12) ** 0.5 / 100_000**0.5
     normal = streams.normals(streams.key(3, Purpose.INITIAL), 100_001)
     assert len(normal) == 100_001

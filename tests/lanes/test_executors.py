@@ -83,7 +83,7 @@ def test_sampled_clients_agree(train: Train) -> None:
 def test_dropout_runs_serially_and_repeats(train: Train) -> None:
     one, two = (train(network="toy_networks:DropoutNet", rounds=2) for _ in range(2))
     assert torch.equal(one.state.weights.params, two.state.weights.params)
-    with pytest.raises(InputError, match="cannot be stacked.*use --executor serial"):
+    with pytest.raises(InputError, match=r"cannot be stacked.*use --executor serial"):
         train(executor="stacked", lanes=2, network="toy_networks:DropoutNet")
 
 

@@ -37,8 +37,13 @@ def test_which_runs_can_be_continued_with_more_rounds() -> None:
 
 
 def test_a_class_nobody_held_this_round_keeps_its_prototype() -> None:
-    kept = {"prototypes": torch.tensor([[9.0, 9.0], [5.0, 5.0], [0.0, 0.0]]), "known": torch.tensor([True, True, False])}
-    answer = Payload({"class_means": torch.tensor([[1.0, 2.0], [0.0, 0.0], [0.0, 0.0]]), "class_counts": torch.tensor([4, 0, 0])})
+    kept = {
+        "prototypes": torch.tensor([[9.0, 9.0], [5.0, 5.0], [0.0, 0.0]]),
+        "known": torch.tensor([True, True, False]),
+    }
+    answer = Payload(
+        {"class_means": torch.tensor([[1.0, 2.0], [0.0, 0.0], [0.0, 0.0]]), "class_counts": torch.tensor([4, 0, 0])}
+    )
     after = method().receive(kept, [answer])
     assert after["prototypes"].tolist() == [[1.0, 2.0], [5.0, 5.0], [0.0, 0.0]]
     assert after["known"].tolist() == [True, True, False]

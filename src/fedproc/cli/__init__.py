@@ -6,40 +6,27 @@ import os
 import signal
 import sys
 from types import FrameType
+from typing import NoReturn
 
-from rich.console import Console
-
-from fedproc.cli import compare, data, listing, run
-from fedproc.cli.parser import Parser, width
 from fedproc.errors import InputError, RunError
-
-
-def build_parser() -> Parser:
-    """Every command and every flag."""
-    parser = Parser(prog="fedproc", description="Federated learning on non-IID image data, built around FedProc.")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    for part in (run, compare, listing, data):
-        part.add(commands)
-    return parser
 
 
 def main(words: list[str] | None = None) -> int:
     """Run a command and return its exit code; an interrupted one saves its runs and ends at once."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    console = Console(width=width())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
     try:
-        parsed = build_parser().parse_strictly(sys.argv[1:] if words is None else words)
-        code: int = parsed.command(parsed, console)
-        return code
+        from fedproc.cli.commands import execute  # here, since importing torch takes a while and may be interrupted
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _interrupt)
+        return execute(sys.argv[1:] if words is None else words)
     except InputError as error:
         return _complain(error, 2)
     except RunError as error:
         return _complain(error, 1)
     except KeyboardInterrupt:
-        print("fedproc: interrupted; the same command continues", file=sys.stderr)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(130)  # lanes may be in the middle of a client's round, whose work is lost anyway
+        _leave()  # lanes may be in the middle of a client's round, whose work is lost anyway
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
@@ -48,6 +35,14 @@ def main(words: list[str] | None = None) -> int:
 def _complain(error: Exception, code: int) -> int:
     print(f"fedproc: {error}", file=sys.stderr)
     return code
+
+
+def _leave(*signalled: object) -> NoReturn:
+    """At once, with nothing torn down: half-imported libraries do not survive an exception."""
+    print("fedproc: interrupted; the same command continues", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(130)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -11,7 +12,7 @@ from rich.table import Table
 from fedproc.cli.display import Display
 from fedproc.cli.parser import Parser, add_experiment_flags
 from fedproc.cli.run import add_out, gathered
-from fedproc.compare import Comparison, compare, read_toml
+from fedproc.comparison import Comparison, compare, read_toml
 from fedproc.errors import InputError
 
 EPILOG = """\
@@ -32,7 +33,9 @@ def add(commands: Any) -> None:
     group = parser.add_argument_group("what to compare")
     group.add_argument("--methods", nargs="+", metavar="METHOD", help="default: fedavg fedproc")
     group.add_argument("--seeds", nargs="+", metavar="N", default=["0", "1", "2"], help="default: 0 1 2")
-    group.add_argument("--variants", metavar="FILE", help="TOML file of named overrides, each a row beside the methods")
+    group.add_argument(
+        "--variants", type=Path, metavar="FILE", help="TOML file of named overrides, each a row beside the methods"
+    )
     add_out(parser, "runs/cmp")
     add_experiment_flags(parser, without=("method", "seed"))
     parser.set_defaults(command=command)
@@ -56,10 +59,8 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def read_variants(name: str) -> dict[str, Any]:
-    from pathlib import Path
-
-    found = read_toml(Path(name), "--variants")
+def read_variants(name: Path) -> dict[str, Any]:
+    found = read_toml(name, "--variants")
     for label, values in found.items():
         if not isinstance(values, dict):
             raise InputError(f"--variants {name}: {label} = {values}: expected a table [{label}] of overrides")

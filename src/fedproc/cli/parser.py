@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import sys
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -117,10 +116,3 @@ def given(parsed: argparse.Namespace) -> dict[str, Any]:
         elif path in Experiment.model_fields:
             values[path] = value
     return values
-
-
-def width() -> int:
-    """Columns to print in: the terminal's, or a page's."""
-    import shutil
-
-    return shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedproc.cli.display import Display
 from fedproc.cli.parser import Parser, add_experiment_flags, given
-from fedproc.compare import merged, read_toml
+from fedproc.comparison import merged, read_toml
 from fedproc.errors import Diverged
 from fedproc.experiment import Experiment
 from fedproc.simulate import run

@@ -63,7 +63,7 @@ def convert(module: nn.Module) -> nn.Module:
         masked = MaskedBatchNorm(
             module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats
         )
-        masked.load_state_dict(module.state_dict())
+        masked._parameters, masked._buffers = module._parameters, module._buffers
         masked.train(module.training)
         return masked
     for name, child in module.named_children():

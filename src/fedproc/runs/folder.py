@@ -42,9 +42,7 @@ class Lock:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(self._handle)
-            raise RunError(
-                f"{path}: another process is working in this folder; wait for it or take another --out"
-            ) from error
+            raise RunError(f"{path}: another process is at work in this folder; wait or take another --out") from error
 
     def release(self) -> None:
         os.close(self._handle)
@@ -61,13 +59,11 @@ class RunFolder:
         try:
             with naming(path):
                 sweep(path)
+                strangers = sorted(entry.name for entry in path.iterdir() if entry.name not in FILES)
+                if strangers and not self._file("config.json").exists():
+                    raise InputError(f"--out {path}: holds {strangers[0]}, expected a run folder or an empty one")
                 if fresh:
                     self._clear()
-            strangers = [entry.name for entry in path.iterdir() if entry.name not in FILES]
-            if not self._file("config.json").exists() and strangers:
-                raise InputError(
-                    f"--out {path}: holds other files ({sorted(strangers)[0]}), expected a run folder or an empty one"
-                )
         except BaseException:
             self._lock.release()
             raise

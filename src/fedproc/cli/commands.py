@@ -1,0 +1,28 @@
+"""All commands under one parser."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+
+from rich.console import Console
+
+from fedproc.cli import compare, data, listing, run
+from fedproc.cli.parser import Parser
+
+
+def build_parser() -> Parser:
+    """Every command and every flag."""
+    parser = Parser(prog="fedproc", description="Federated learning on non-IID image data, built around FedProc.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
+    for part in (run, compare, listing, data):
+        part.add(commands)
+    return parser
+
+
+def execute(words: list[str]) -> int:
+    """Do what the words say; lines are as wide as the terminal, or as a page where there is none."""
+    width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100
+    parsed = build_parser().parse_strictly(words)
+    code: int = parsed.command(parsed, Console(width=width))
+    return code

@@ -1,0 +1,180 @@
+"""The command line as a person meets it: real processes, exit codes, one sentence for bad input."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fedproc.cli import main
+from fedproc.cli.commands import build_parser
+from fedproc.experiment import Experiment, flag
+from fedproc.methods import METHODS
+
+SMALL = "--clients 3 --rounds 2 --epochs 1 --device cpu"
+
+
+def fedproc(words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    code = main(words.split())
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_run_prints_lines_and_a_table(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"run --data {pictures} {SMALL} --out {tmp_path / 'run'}"
+    code, out, err = fedproc(words, capsys)
+    assert (code, err) == (0, "")
+    assert "fedproc  round 1/2" in out and "fedproc  round 2/2" in out
+    assert "final accuracy" in out and "3 classes; 3 clients" in out
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert f"{100 * result['final_accuracy']:.2f} %" in out
+    code, again, _ = fedproc(words, capsys)
+    assert code == 0 and "round 1/2" not in again and "final accuracy" in again
+
+
+def test_toml_flags_and_presets_in_that_order(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "c.toml").write_text(
+        'lr = 0.02\nbatch-size = 8\npreset = "author_code"\n[fedproc]\ntau = 0.5\nhorizon = 7\n'
+    )
+    flags = f"--config {tmp_path / 'c.toml'} --lr 0.03 --fedproc.tau 0.2 --out {tmp_path / 'r'}"
+    assert fedproc(f"run --data {pictures} {SMALL} {flags}", capsys)[0] == 0
+    config = json.loads((tmp_path / "r" / "config.json").read_text())
+    assert (config["lr"], config["batch_size"], config["normalize_z"]) == (0.03, 8, True)
+    assert (config["fedproc"]["tau"], config["fedproc"]["horizon"], config["fedproc"]["weighting"]) == (0.2, 7, "count")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("run --rounds", "--rounds: expected a value after it"),
+        ("run --rounds --epochs 3", "--rounds: expected a value after it"),
+        ("run --ronds 3", "--ronds: not understood; did you mean --rounds?"),
+        ("run --round 3", "--round: not understood; did you mean --rounds?"),
+        ("run stray", "stray: not understood"),
+        ("run --rounds 3 stray", "stray: not understood"),
+        ("run --rounds 0", "--rounds 0: expected at least 1"),
+        ("run --rounds 2.5", "--rounds 2.5: expected a whole number"),
+        ("run --lr -1", "--lr -1: expected a number above 0"),
+        ("run --fedproc.tau zero", "--fedproc.tau zero: expected a number"),
+        ("run --fedproc.taau 1", "--fedproc.taau: not understood; did you mean --fedproc.tau?"),
+        ("run --method magic", "--method magic: expected fedavg or fedproc"),
+        ("run --data magic", "--data magic: expected fashion-mini, cifar10, cifar100 or the path of an image folder"),
+        ("run --clients 1001", "clients 1001 with min-size 10: needs 10010 samples, the data has 10000"),
+        ("run --data cifar10 --data-dir nowhere", "--data-dir nowhere: no such folder"),
+        ("run --config nowhere.toml", "--config nowhere.toml: cannot be read: No such file or directory"),
+        ("run --network nothing:Net", "--network nothing:Net: cannot make the encoder"),
+        ("compare --seeds a", "--seeds a: expected whole numbers"),
+        ("compare --seeds 1 1", "--seeds 1 1: expected each seed once"),
+        ("compare --seeds", "--seeds: expected at least one argument"),
+        ("compare --methods fedavg magic", "--method magic: expected fedavg or fedproc"),
+        ("compare --variants nowhere.toml", "--variants nowhere.toml: cannot be read: No such file or directory"),
+        ("list everything", "things: not known: 'everything'"),
+        ("data show --beta 0", "--beta 0: expected a number above 0"),
+        ("magic", "COMMAND: not known: 'magic'"),
+        ("", "the following arguments are required: COMMAND"),
+    ],
+)
+def test_bad_input_is_one_sentence_before_any_work(
+    words: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = fedproc(words, capsys)
+    assert code == 2
+    assert err.startswith(f"fedproc: {sentence}") and err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bad_toml_value_names_its_field(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "c.toml").write_text("rounds = 'many'\n")
+    code, _, err = fedproc(f"run --config {tmp_path / 'c.toml'} --out {tmp_path / 'r'}", capsys)
+    assert (code, err) == (2, "fedproc: --rounds many: expected a whole number\n")
+    (tmp_path / "c.toml").write_text("rounds = \n")
+    code, _, err = fedproc(f"run --config {tmp_path / 'c.toml'} --out {tmp_path / 'r'}", capsys)
+    assert code == 2 and "c.toml: cannot be read" in err
+
+
+def test_help_explains_every_field_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["run", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for name, field in Experiment.model_fields.items():
+        if name != "options":
+            assert flag(name) in text
+            described = field.description or ""
+            assert " ".join(described.split()[:4]) in text and described
+            if field.default is not None and "follows" not in described:
+                assert "default: " in text
+    for method, kind in METHODS.items():
+        for name in kind.options_type.model_fields:
+            assert flag(f"{method}.{name}") in text
+
+
+def test_a_full_disk_ends_with_1_naming_the_path_and_keeps_the_last_checkpoint(pictures: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = [sys.executable, "-m", "fedproc", "run", "--data", str(pictures), *SMALL.split(), "--checkpoint-every", "1"]
+    words += ["--out", str(out), "--method", "fedavg"]
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    words[words.index("--rounds") + 1] = "4"
+
+    def little_room() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))  # config and metrics fit, a checkpoint does not
+
+    done = subprocess.run(words, capture_output=True, text=True, preexec_fn=little_room)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("fedproc: ") and "Traceback" not in done.stderr
+    assert str(out / "checkpoint" / "round-000003") in done.stderr and "File too large" in done.stderr
+    assert [p.name for p in (out / "checkpoint").iterdir()] == ["round-000002"]
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    assert json.loads((out / "result.json").read_text())["rounds"] == 4
+
+
+def test_a_folder_that_cannot_be_made_ends_with_1_naming_it(pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = fedproc(f"run --data {pictures} {SMALL} --out /proc/fedproc/run", capsys)
+    assert code == 1 and "/proc/fedproc/run: cannot be written" in err
+
+
+def test_divergence_ends_with_1_and_says_what_to_try(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = f"run --data {pictures} {SMALL} --method fedavg --lr 1e30 --out {tmp_path / 'run'}"
+    code, _, err = fedproc(words, capsys)
+    assert code == 1 and "diverged in round" in err and "--lr" in err
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["status"] == "diverged"
+
+
+def test_list(capsys: pytest.CaptureFixture[str]) -> None:
+    for thing, name in (
+        ("methods", "fedproc"),
+        ("data", "cifar100"),
+        ("networks", "resnet18"),
+        ("presets", "author_code"),
+    ):
+        code, out, _ = fedproc(f"list {thing}", capsys)
+        assert code == 0 and name in out
+
+
+def test_data_show_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = fedproc(f"data show --clients 5 --out {tmp_path / 'p.png'}", capsys)
+    assert code == 0 and "heterogeneity 0." in out and "5 clients" in out
+    assert Image.open(tmp_path / "p.png").size[0] > 500
+
+
+def test_data_split_writes_sites(tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, _ = fedproc(f"data split --data {pictures} --clients 3 --beta 0.5 --out {tmp_path / 'sites'}", capsys)
+    assert code == 0
+    assert (
+        len(list((tmp_path / "sites").glob("site-*/*/*.png"))) == 96
+        and len(list((tmp_path / "sites").glob("test/*/*"))) == 36
+    )

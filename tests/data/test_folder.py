@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import toy_images
+from PIL import Image
+
+from fedproc import InputError
+from fedproc.data import load
+from fedproc.data.folder import read
+from fedproc.data.partition import iid
+from fedproc.data.sites import write_sites
+
+
+def picture(path: Path, colour: tuple[int, ...] | int, size: tuple[int, int] = (40, 30)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L" if isinstance(colour, int) else "RGB", size, colour).save(path)
+
+
+def make(folder: Path, count: int = 5) -> None:
+    for i in range(count):
+        picture(folder / "red" / f"{i}.png", (200, 0, 0), (40 + i, 30))
+        picture(folder / "blue" / f"{i}.jpg", (0, 0, 200), (20, 50 + i))
+
+
+def test_classes_with_a_stratified_split(tmp_path: Path) -> None:
+    make(tmp_path, 10)
+    (tmp_path / "red" / ".hidden.png").write_text("no image")
+    (tmp_path / "red" / "notes.txt").write_text("no image")
+    images = read(tmp_path, None, 0.2, 0)
+    assert images.class_names == ("blue", "red")
+    assert images.train.images.shape == (16, 3, 32, 32)
+    assert np.bincount(images.test.labels).tolist() == [2, 2]
+    assert (images.train.images[images.train.labels == 1][:, 0] == 200).all()
+    assert read(tmp_path, None, 0.2, 0).fingerprint == images.fingerprint
+
+
+def test_the_split_follows_the_data_seed(tmp_path: Path) -> None:
+    for i in range(10):
+        picture(tmp_path / "a" / f"{i}.png", 10 * i)
+        picture(tmp_path / "b" / f"{i}.png", 10 * i)
+    images = [read(tmp_path, None, 0.3, seed) for seed in (0, 0, 1)]
+    assert images[0].fingerprint == images[1].fingerprint != images[2].fingerprint
+    assert images[0].channels == 1  # all grey
+
+
+def test_train_and_test_folders_and_the_image_size(tmp_path: Path) -> None:
+    make(tmp_path / "train")
+    make(tmp_path / "test", 2)
+    images = load(str(tmp_path), None, 48, 0.2, 0)
+    assert images.train.images.shape == (10, 3, 48, 48) and len(images.test) == 4
+
+
+def test_small_squares_of_one_size_keep_it(tmp_path: Path) -> None:
+    for i in range(4):
+        picture(tmp_path / "a" / f"{i}.png", 9, (28, 28))
+        picture(tmp_path / "b" / f"{i}.bmp", 9, (28, 28))
+    assert read(tmp_path, None, 0.5, 0).side == 28
+
+
+def test_a_sideways_photograph_is_turned_upright(tmp_path: Path) -> None:
+    pixels = np.zeros((32, 32, 3), np.uint8)
+    pixels[:16] = 255
+    image = Image.fromarray(pixels)
+    exif = Image.Exif()
+    exif[0x0112] = 3  # upside down
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for i in range(2):
+            image.save(tmp_path / name / f"{i}.png", exif=exif)
+    assert read(tmp_path, 32, 0.5, 0).train.images[0, 0, 0].max() == 0
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("not an image", "red/3.png: not a readable image: its format is not known"),
+        ("cut", "blue/3.jpg: not a readable image"),
+        ("empty class", "green: an empty class"),
+        ("no classes", "not an image folder"),
+        ("one image", "solo: one image only"),
+    ],
+)
+def test_damage_is_named_by_path(damage: str, words: str, tmp_path: Path) -> None:
+    make(tmp_path)
+    if damage == "not an image":
+        (tmp_path / "red" / "3.png").write_text("hello")
+    elif damage == "cut":
+        Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)).save(
+            tmp_path / "blue" / "3.jpg"
+        )
+        path = tmp_path / "blue" / "3.jpg"
+        path.write_bytes(path.read_bytes()[:-900])
+    elif damage == "empty class":
+        (tmp_path / "green").mkdir()
+    elif damage == "one image":
+        picture(tmp_path / "solo" / "0.png", 3)
+    where = tmp_path / "red" if damage == "no classes" else tmp_path
+    with pytest.raises(InputError) as caught:
+        read(where, None, 0.2, 0)
+    assert words in str(caught.value) and str(tmp_path) in str(caught.value)
+
+
+def test_a_test_class_that_train_lacks(tmp_path: Path) -> None:
+    make(tmp_path / "train")
+    make(tmp_path / "test")
+    picture(tmp_path / "test" / "green" / "0.png", (0, 200, 0))
+    with pytest.raises(InputError, match=r"test/green: a class that .*train does not have"):
+        read(tmp_path, None, 0.2, 0)
+
+
+def test_names_that_are_nothing() -> None:
+    with pytest.raises(InputError, match="--data nonsense: expected fashion-mini"):
+        load("nonsense", None, None, 0.2, 0)
+    with pytest.raises(InputError, match="no such folder"):
+        load("./nonsense", None, None, 0.2, 0)
+
+
+def test_sites_hold_the_partition_losslessly(tmp_path: Path) -> None:
+    images = toy_images(side=18)
+    shares = iid(images.train.labels, 3, 0)
+    write_sites(images, shares, tmp_path / "sites")
+    assert sorted(p.name for p in (tmp_path / "sites").iterdir()) == [
+        "site-1",
+        "site-2",
+        "site-3",
+        "sites.json",
+        "test",
+    ]
+    back = {}
+    for site, share in zip(("site-1", "site-2", "site-3"), shares, strict=True):
+        found = sorted((tmp_path / "sites" / site).rglob("*.png"))
+        assert len(found) == len(share)
+        for path in found:
+            back[int(path.stem)] = (path.parent.name, np.asarray(Image.open(path)))
+    for index, (name, pixels) in back.items():
+        assert name == images.class_names[images.train.labels[index]]
+        assert (pixels == images.train.images[index, 0]).all()
+    assert len(list((tmp_path / "sites" / "test").rglob("*.png"))) == len(images.test)
+    assert read(tmp_path / "sites" / "site-1", None, 0.2, 0).side == 18
+    with pytest.raises(InputError, match="already there"):
+        write_sites(images, shares, tmp_path / "sites")

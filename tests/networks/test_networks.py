@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fedproc import InputError
+from fedproc.networks import EMBEDDING, Layout, NetworkSpec, Weights, build
+from fedproc.networks.batch_norm import MaskedBatchNorm, convert
+
+
+def spec(
+    name: str = "simple-cnn", side: int = 32, channels: int = 3, classes: int = 10, width: int = 64, **more: object
+) -> NetworkSpec:
+    return NetworkSpec(name, width, channels, side, classes, bool(more.get("normalize_z", False)))
+
+
+def parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def test_parameter_counts_of_spec() -> None:
+    assert parameters(build(spec(), 0)) == 92_626
+    assert parameters(build(spec("resnet50", classes=100), 0)) == 28_246_948
+
+
+@pytest.mark.parametrize(("side", "channels"), [(28, 1), (32, 3), (64, 3)])
+@pytest.mark.parametrize("name", ["simple-cnn", "resnet18"])
+def test_shapes(name: str, side: int, channels: int) -> None:
+    network = build(spec(name, side, channels, width=8), 0)
+    z, logits = network(torch.zeros(3, channels, side, side))
+    assert z.shape == (3, EMBEDDING) and logits.shape == (3, 10)
+
+
+def test_normalised_z_enters_the_classifier() -> None:
+    torch.manual_seed(0)
+    network = build(spec(normalize_z=True), 0)
+    z, logits = network(torch.randn(4, 3, 32, 32))
+    torch.testing.assert_close(z.norm(dim=1), torch.ones(4))
+    torch.testing.assert_close(logits, network.classifier(z))
+
+
+def test_initial_weights_are_a_function_of_the_seed() -> None:
+    first, again, other = (torch.cat([p.flatten() for p in build(spec(), s).parameters()]) for s in (3, 3, 4))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+    # uniform within 1/sqrt(fan-in), as torch's own layers: linear 400-120
+    weight = build(spec(), 0).encoder[7].weight  # type: ignore[index,union-attr]
+    assert weight.abs().max() <= 1 / 20 and weight.std().item() == pytest.approx(1 / 20 / 3**0.5, rel=0.02)
+    torch.manual_seed(99)
+    assert torch.equal(first, torch.cat([p.flatten() for p in build(spec(), 3).parameters()]))
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize(("kind", "shape"), [(nn.BatchNorm2d, (6, 3, 4, 4)), (nn.BatchNorm1d, (6, 3))])
+def test_masked_batch_norm_is_batch_norm_of_the_kept(
+    kind: type[nn.Module], shape: tuple[int, ...], momentum: float | None
+) -> None:
+    torch.manual_seed(0)
+    plain = kind(3, momentum=momentum).double()  # type: ignore[call-arg]
+    masked = convert(kind(3, momentum=momentum).double())  # type: ignore[call-arg]
+    assert isinstance(masked, MaskedBatchNorm)
+    x = torch.randn(shape, dtype=torch.float64)
+    mask = torch.tensor([True, False, True, True, False, True])
+    for _ in range(3):
+        expected = plain(x[mask])
+        masked.mask = mask
+        torch.testing.assert_close(masked(x)[mask], expected)
+    torch.testing.assert_close(dict(masked.named_buffers()), dict(plain.named_buffers()))
+
+
+def test_batch_norm_of_a_single_value_does_not_fail() -> None:
+    norm = convert(nn.BatchNorm1d(3))
+    assert torch.isfinite(norm(torch.ones(1, 3))).all()
+
+
+def test_layout_round_trip() -> None:
+    network = build(spec("resnet18", width=8), 0)
+    layout = Layout.of(network)
+    weights = layout.read(network)
+    assert (len(weights.params), len(weights.buffers), len(weights.counters)) == layout.sizes
+    assert len(weights.params) == parameters(network) and len(weights.counters) == 20
+    named = layout.named(weights)
+    assert set(named) == set(network.state_dict())
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(named[name], tensor)
+
+
+def test_bound_module_writes_through() -> None:
+    network = build(spec("resnet18", width=8), 0)
+    layout = Layout.of(network)
+    weights = layout.read(network).clone()
+    layout.bind(network, weights)
+    before = weights.buffers.clone()
+    network.train()
+    network(torch.randn(4, 3, 32, 32))
+    assert not torch.equal(weights.buffers, before) and (weights.counters == 1).all()
+    weights.params.zero_()
+    assert all((p == 0).all() for p in network.parameters())
+    assert isinstance(weights, Weights)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("toy_networks:WrongShape", "must map"),
+        ("toy_networks:Missing", "cannot make the encoder"),
+        ("no_such_module:Net", "cannot make the encoder"),
+        ("collections:OrderedDict", "expected an nn.Module"),
+    ],
+)
+def test_own_encoders_that_do_not_fit(name: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        build(spec(name, 16, 1), 0)

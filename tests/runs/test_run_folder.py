@@ -1,0 +1,252 @@
+"""Run folders: continued, finished, refused, crashed at every step of writing."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import ToyLibrary, contents, toy_experiment, toy_images
+from safetensors import safe_open
+
+from fedproc import InputError, RunError
+from fedproc.client_store import ClientStore
+from fedproc.data.images import Images
+from fedproc.lanes import choose
+from fedproc.methods import METHODS
+from fedproc.methods.fedavg import FedAvg, Local, Tensors
+from fedproc.runs import atomic
+from fedproc.session import Session
+from fedproc.simulate import Nobody, drive
+
+IMAGES = toy_images()
+
+
+def work(folder: Path, images: Images = IMAGES, fresh: bool = False, **given: Any) -> Session:
+    session = Session(toy_experiment(**{"rounds": 4, "checkpoint_every": 2, **given}), ToyLibrary(images))
+    session.open(folder, fresh)
+    executor = choose("serial", 1, 1, [session.setting], 5)
+    try:
+        if session.result is None:
+            drive([session], executor, Nobody())
+    finally:
+        executor.close()
+        session.close()
+    return session
+
+
+def test_what_a_finished_folder_holds(tmp_path: Path) -> None:
+    session = work(tmp_path / "run")
+    names = sorted(str(p.relative_to(tmp_path / "run")) for p in (tmp_path / "run").rglob("*") if p.is_file())
+    assert names == [
+        "checkpoint/round-000004/checkpoint.json",
+        "checkpoint/round-000004/shard-000.safetensors",
+        "config.json",
+        "metrics.jsonl",
+        "model.safetensors",
+        "result.json",
+    ]
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    for name in ("final_accuracy", "best_accuracy", "last10_accuracy", "final_prototype_accuracy"):
+        assert 0 <= result[name] <= 1
+    assert result["seconds"] > 0 and result["samples_per_second"] > 0
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [1, 2, 3, 4]
+    for name in (
+        "test_accuracy",
+        "prototype_accuracy",
+        "test_loss",
+        "train_loss",
+        "train_cross_entropy",
+        "train_prototype_loss",
+        "alpha",
+        "clients",
+        "samples",
+        "bytes_up",
+        "bytes_down",
+        "update_norm",
+        "client_drift",
+    ):
+        assert all(name in line for line in lines)
+    assert set(lines[0]["seconds"]) == {"train", "prototypes", "merge", "evaluation"}
+    with safe_open(tmp_path / "run" / "model.safetensors", "pt") as file:
+        about = json.loads(file.metadata()["fedproc"])
+        assert about["class_names"] == list(IMAGES.class_names) and about["mean"] == [0.2860]
+        assert file.get_tensor("prototypes").shape == (4, 256)
+        named = session.setting.layout.named(session.state.weights)
+        assert torch.equal(file.get_tensor("encoder.0.weight"), named["encoder.0.weight"])
+
+
+def test_last10_is_the_mean_of_evaluated_rounds_among_the_last_ten() -> None:
+    from fedproc.runs.result import summarise
+
+    records = [
+        {"round": r, "seconds": {"train": 1.0}, "samples": 5, "bytes_up": 1, "bytes_down": 2}
+        | ({"test_accuracy": r / 100, "prototype_accuracy": 0.5} if r % 4 == 0 else {})
+        for r in range(1, 21)
+    ]
+    result = summarise(records, "test")
+    assert result["final_accuracy"] == 0.20 and result["best_accuracy"] == 0.20
+    assert result["last10_accuracy"] == pytest.approx((0.12 + 0.16 + 0.20) / 3)
+    assert result["seconds"] == 20 and result["samples_per_second"] == 5
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedproc"])
+def test_a_crash_at_any_write_loses_nothing(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work(tmp_path / "whole", method=method)
+    expected = contents(tmp_path / "whole")
+    real = os.replace
+    crashes = 0
+    for stop in range(100):
+        folder = tmp_path / f"crash-{stop}"
+        moves = 0
+
+        def move(source: Any, target: Any, stop: int = stop) -> None:
+            nonlocal moves
+            if moves == stop:
+                raise SystemExit("killed")
+            moves += 1
+            real(source, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(atomic.os, "replace", move)
+            try:
+                work(folder, method=method)
+                break
+            except SystemExit:
+                crashes += 1
+        assert not list(folder.rglob(".tmp-*"))
+        work(folder, method=method)
+        assert contents(folder) == expected
+    assert crashes >= 5
+
+
+def test_left_overs_of_a_kill_are_swept(tmp_path: Path) -> None:
+    work(tmp_path / "a")
+    work(tmp_path / "b", rounds=4)
+    (tmp_path / "b" / "result.json").unlink()
+    (tmp_path / "b" / ".tmp-model.safetensors").write_bytes(b"half")
+    (tmp_path / "b" / "checkpoint" / ".tmp-round-000009").mkdir()
+    with (tmp_path / "b" / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 5, "te')
+    work(tmp_path / "b")
+    assert contents(tmp_path / "b") == contents(tmp_path / "a")
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    work(tmp_path)
+    before = contents(tmp_path)
+    again = work(tmp_path)
+    assert again.result is not None and again.result["final_accuracy"] == before["result.json"]["final_accuracy"]
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"lr": 0.02}, r"--lr 0\.02: the run in .* has 0\.05"),
+        ({"model_seed": 5}, "--model-seed 5: the run in .* has 0"),
+        ({"fedproc": {"tau": 0.5}}, r"--fedproc\.tau 0\.5: the run in .* has 1\.0"),
+        ({"method": "fedavg"}, "--method fedavg: the run in .* has fedproc"),
+        ({"rounds": 6}, "--rounds 6: .*alpha falls to 0 over all rounds"),
+    ],
+)
+def test_another_config_is_refused_naming_the_field(changes: dict[str, Any], words: str, tmp_path: Path) -> None:
+    work(tmp_path)
+    before = contents(tmp_path)
+    with pytest.raises(InputError, match=words):
+        work(tmp_path, **changes)
+    assert contents(tmp_path) == before
+
+
+def test_what_does_not_change_the_experiment_may_change(tmp_path: Path) -> None:
+    work(tmp_path)
+    assert work(tmp_path, checkpoint_every=1, executor="serial", lanes=2).result is not None
+
+
+def test_other_data_is_refused(tmp_path: Path) -> None:
+    work(tmp_path)
+    with pytest.raises(InputError, match="not the data that the run in"):
+        work(tmp_path, toy_images(per_class=41))
+
+
+def test_fresh_starts_over_and_leaves_strangers_alone(tmp_path: Path) -> None:
+    work(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    work(tmp_path, fresh=True, lr=0.02)
+    assert json.loads((tmp_path / "config.json").read_text())["lr"] == 0.02
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_more_rounds_continue_where_nothing_depends_on_them(tmp_path: Path) -> None:
+    for given in ({"method": "fedavg"}, {"method": "fedproc", "fedproc": {"alpha": 0.5}}):
+        folder = tmp_path / str(given["method"])
+        work(folder, rounds=2, **given)
+        work(folder, rounds=4, **given)
+        work(tmp_path / "whole", rounds=4, fresh=True, **given)
+        assert contents(folder) == contents(tmp_path / "whole")
+        with pytest.raises(InputError, match=r"--rounds 3: .* has done 4"):
+            work(folder, rounds=3, **given)
+
+
+def test_a_folder_of_other_things_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(InputError, match=r"holds thesis\.tex, expected a run folder"):
+        work(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+    with pytest.raises(InputError, match="a file is in the way"):
+        work(tmp_path / "thesis.tex")
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    session = Session(toy_experiment(), ToyLibrary(IMAGES))
+    session.open(tmp_path, fresh=False)
+    with pytest.raises(RunError, match="another process is at work"):
+        work(tmp_path)
+    session.close()
+    work(tmp_path, rounds=2, checkpoint_every=5)
+
+
+def test_divergence_is_recorded_and_final(tmp_path: Path) -> None:
+    session = work(tmp_path, network="toy_networks:Explodes")
+    assert session.result is not None
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["status"] == "diverged" and result["round"] == 1
+    assert "client 0" in result["reason"]
+    assert work(tmp_path, network="toy_networks:Explodes").result == session.result
+
+
+class Remembers(FedAvg):
+    """A client that counts its rounds in what it keeps, and pulls its gradient by it."""
+
+    name = "remembers"
+
+    def keep_first(self, start: torch.Tensor) -> Tensors:
+        return {"times": torch.zeros(1)}
+
+    def correct(self, gradient: torch.Tensor, local: Local) -> torch.Tensor:
+        return gradient + 1e-3 * local.kept["times"]
+
+    def keep(self, local: Local) -> Tensors:
+        return {"times": local.kept["times"] + 1}
+
+
+def test_what_clients_keep_is_part_of_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "remembers", Remembers)
+    whole = work(tmp_path / "whole", method="remembers", sample=0.6)
+    counts = [whole.store.get(client) for client in range(5)]
+    assert sum(float(c["times"]) for c in counts if c is not None) == 4 * 3  # three of five clients in four rounds
+    work(tmp_path / "parts", method="remembers", sample=0.6, rounds=2)
+    work(tmp_path / "parts", method="remembers", sample=0.6, rounds=4)
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
+
+
+def test_stacked_lanes_carry_what_clients_keep(monkeypatch: pytest.MonkeyPatch, train: Any) -> None:
+    monkeypatch.setitem(METHODS, "remembers", Remembers)
+    given = {"method": "remembers", "rounds": 3, "dtype": "float32"}
+    serial, stacked = train(IMAGES, "serial", 1, **given), train(IMAGES, "stacked", 3, **given)
+    torch.testing.assert_close(serial.state.weights.params, stacked.state.weights.params, rtol=1e-4, atol=1e-5)
+    assert isinstance(stacked.store, ClientStore) and float(stacked.store.get(0)["times"]) == 3  # type: ignore[index]

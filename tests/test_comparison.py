@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fedproc import Experiment, InputError, compare, run
+from fedproc.comparison import read_toml
+
+GIVEN = {"clients": 3, "min_size": 5, "rounds": 2, "epochs": 1, "batch_size": 16, "device": "cpu"}
+
+
+def test_rows_table_and_picture(pictures: Path, tmp_path: Path) -> None:
+    done = compare(["fedavg", "fedproc"], [0, 1], tmp_path, data=str(pictures), **GIVEN)
+    assert [row.label for row in done.rows] == ["fedavg", "fedproc"]
+    finals = []
+    for seed in (0, 1):
+        folder = tmp_path / "fedavg" / f"seed-{seed}"
+        config = json.loads((folder / "config.json").read_text())
+        assert (config["data_seed"], config["model_seed"]) == (seed, seed)
+        finals.append(json.loads((folder / "result.json").read_text())["final_accuracy"])
+    spread = done.rows[0].spread("final_accuracy")
+    assert spread == (statistics.fmean(finals), statistics.stdev(finals))
+    written = json.loads((tmp_path / "comparison.json").read_text())["rows"]["fedavg"]["final_accuracy"]
+    assert written == {"mean": spread[0], "deviation": spread[1]}
+    assert Image.open(tmp_path / "curves.png").size[0] > 500
+
+
+def test_more_seeds_methods_and_variants_continue_the_folder(pictures: Path, tmp_path: Path) -> None:
+    given = {**GIVEN, "data": str(pictures)}
+    compare(["fedavg"], [0], tmp_path, **given)
+    before = (tmp_path / "fedavg" / "seed-0" / "metrics.jsonl").read_bytes()
+    variants = {"sharp": {"method": "fedproc", "fedproc": {"tau": 0.2}}}
+    done = compare(["fedavg", "fedproc"], [0, 1], tmp_path, variants=variants, **given)
+    assert (tmp_path / "fedavg" / "seed-0" / "metrics.jsonl").read_bytes() == before
+    assert [row.label for row in done.rows] == ["fedavg", "fedproc", "sharp"]
+    assert json.loads((tmp_path / "sharp" / "seed-1" / "config.json").read_text())["fedproc"]["tau"] == 0.2
+    with pytest.raises(InputError, match=r"--lr 0\.5: the run in .* has"):
+        compare(["fedavg"], [0], tmp_path, lr=0.5, **given)
+
+
+def test_a_pooled_run_is_the_run_alone(pictures: Path, tmp_path: Path) -> None:
+    done = compare(["fedavg", "fedproc"], [3], tmp_path, data=str(pictures), **GIVEN)
+    for row in done.rows:
+        alone = run(Experiment(method=row.label, seed=3, data=str(pictures), **GIVEN))
+        assert alone.result["final_accuracy"] == row.runs[0].result["final_accuracy"]
+        assert [r["train_loss"] for r in alone.metrics] == [r["train_loss"] for r in row.runs[0].metrics]
+
+
+def test_a_diverged_run_is_marked_and_the_others_go_on(pictures: Path, tmp_path: Path) -> None:
+    variants = {"wild": {"method": "fedavg", "lr": 1e30}}
+    done = compare(["fedavg"], [0, 1], tmp_path, variants=variants, data=str(pictures), **GIVEN)
+    assert [len(row.runs) for row in done.rows] == [2, 0]
+    assert done.rows[1].diverged == [0, 1] and done.rows[1].spread("final_accuracy") is None
+    assert json.loads((tmp_path / "comparison.json").read_text())["rows"]["wild"]["diverged"] == [0, 1]
+
+
+def test_with_a_validation_split_the_test_set_is_not_touched(pictures: Path, tmp_path: Path) -> None:
+    done = compare(["fedproc"], [0], tmp_path, data=str(pictures), val_fraction=0.2, **GIVEN)
+    result = done.rows[0].runs[0].result
+    assert "val_final_accuracy" in result and "final_accuracy" not in result
+    assert all("test_accuracy" not in r and "val_accuracy" in r for r in done.rows[0].runs[0].metrics)
+
+
+def test_variants_from_toml(tmp_path: Path) -> None:
+    (tmp_path / "v.toml").write_text('[sharp]\nmethod = "fedproc"\nfedproc.tau = 0.2\n')
+    assert read_toml(tmp_path / "v.toml", "--variants") == {"sharp": {"method": "fedproc", "fedproc": {"tau": 0.2}}}
+
+
+def test_nothing_to_compare() -> None:
+    with pytest.raises(InputError, match="--methods and --seeds"):
+        compare([], [0])
