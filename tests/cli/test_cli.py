@@ -175,6 +175,6 @@ def test_data_split_writes_sites(tmp_path: Path, pictures: Path, capsys: pytest.
     code, _, _ = fedproc(f"data split --data {pictures} --clients 3 --beta 0.5 --out {tmp_path / 'sites'}", capsys)
     assert code == 0
     assert (
-        len(list((tmp_path / "sites").glob("site-*/*/*.png"))) == 96
+        len(list((tmp_path / "sites").glob("site-*/*/*.png"))) == 144
         and len(list((tmp_path / "sites").glob("test/*/*"))) == 36
     )

@@ -7,13 +7,15 @@ import platform
 import subprocess
 import sys
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-PACKAGES = ("fedproc", "torch", "numpy", "pillow", "pydantic", "safetensors")
+from fedproc import __version__
+
+PACKAGES = ("torch", "numpy", "pillow", "pydantic", "safetensors")
 
 
 def environment(device: torch.device, executor: str, lanes: int, threads: int) -> dict[str, Any]:
@@ -30,9 +32,16 @@ def environment(device: torch.device, executor: str, lanes: int, threads: int) -
         "cores": os.cpu_count(),
         "platform": platform.platform(),
         "python": platform.python_version(),
-        "packages": {package: version(package) for package in PACKAGES},
+        "packages": {"fedproc": __version__, **{package: _version(package) for package in PACKAGES}},
         "commit": _commit(),
     }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # imported from a folder, not installed
+        return None
 
 
 def _commit() -> str | None:
