@@ -1,7 +1,7 @@
 """Serial lanes: each client calls the module plainly, one client a core.
 
 This is also what a real site runs. A lane is a thread with one torch thread of its own: on two cores that
-beat two processes and one process with two torch threads (docs/performance.md), and a client's numbers do
+beat two processes and one process with two torch threads (docs/architecture.md), and a client's numbers do
 not depend on how many lanes there are.
 """
 
