@@ -63,9 +63,8 @@ def main(steps: int) -> None:
                 process.join()
             spent.append(time.perf_counter() - start)
         net = n * 2 * steps * BATCH / (spent[1] - spent[0])
-        print(
-            f"{n} clients, {n} processes       {net:8,.0f}   (and {spent[0] - (spent[1] - spent[0]) / 2:.1f} s to start)"
-        )
+        starting = spent[0] - (spent[1] - spent[0]) / 2
+        print(f"{n} clients, {n} processes       {net:8,.0f}   (and {starting:.1f} s to start)")
 
 
 if __name__ == "__main__":

@@ -98,16 +98,12 @@ class Session:
         try:
             folder.settle({**self.experiment.config(), "fingerprint": self.images.fingerprint}, self.plan.method)
             self.result = folder.result()
-            if self.result is not None:
-                self.records = folder.metrics()
-                self.state = _restored(folder.resume(), self.state, self.store)
-            else:
-                found = folder.resume()
-                self.records = folder.metrics()
-                if found is not None:
-                    self.notes += found[2]
-                    self.state = _restored(found, self.state, self.store)
-                    self._saved_round = self.state.round
+            found = folder.resume() if self.result is None else None
+            self.records = folder.metrics()
+            if found is not None:
+                self.notes += found[2]
+                self.state = _restored(found, self.state, self.store)
+                self._saved_round = self.state.round
         except BaseException:
             folder.close()
             raise
@@ -163,11 +159,11 @@ class Session:
         self._saved_round = state.round
 
     def _note(self, progress: Progress) -> None:
-        self.state = progress.state
         if progress.record is not None:
-            self.records.append(progress.record)
             if self.folder is not None:
                 self.folder.append_metrics(progress.record)
+            self.records.append(progress.record)
+        self.state = progress.state  # last: an interrupt before this line saves the round before, metrics ahead of it
         done = self.state.round
         if progress.record is None or done % self.experiment.checkpoint_every == 0 or done == self.plan.rounds:
             self.save()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -250,3 +251,11 @@ def test_stacked_lanes_carry_what_clients_keep(monkeypatch: pytest.MonkeyPatch, 
     serial, stacked = train(IMAGES, "serial", 1, **given), train(IMAGES, "stacked", 3, **given)
     torch.testing.assert_close(serial.state.weights.params, stacked.state.weights.params, rtol=1e-4, atol=1e-5)
     assert isinstance(stacked.store, ClientStore) and float(stacked.store.get(0)["times"]) == 3  # type: ignore[index]
+
+
+def test_a_finished_run_without_its_checkpoint_keeps_its_metrics(tmp_path: Path) -> None:
+    work(tmp_path)
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    shutil.rmtree(tmp_path / "checkpoint")
+    assert work(tmp_path).result is not None
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
