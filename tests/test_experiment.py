@@ -29,6 +29,11 @@ def test_precedence_is_given_preset_data_set() -> None:
     assert (given.options.horizon, given.options.weighting) == (100, "uniform")  # type: ignore[attr-defined]
 
 
+def test_an_unknown_method_is_told_all_there_are() -> None:
+    with pytest.raises(InputError, match=r"--method magic: expected fedavg, fedproc, .*solo or central"):
+        Experiment(method="magic")
+
+
 def test_preset_concerns_every_method() -> None:
     assert Experiment(method="fedavg", preset="author_code").normalize_z
 
@@ -55,7 +60,11 @@ def test_config_gives_the_experiment_back(method: str) -> None:
         ({"sample": 1.5}, "--sample 1.5: expected at most 1"),
         ({"lanes": "many"}, "--lanes many: expected a whole number or 'auto'"),
         ({"lanes": 0}, "--lanes 0: expected auto or a number of at least 1"),
-        ({"method": "magic"}, "--method magic: expected fedavg or fedproc"),
+        ({"merge": "median"}, "--merge median: expected mean or normalised"),
+        ({"method": "solo", "merge": "mean"}, "--merge mean: solo merges nothing; leave it out"),
+        ({"lr": 0.1, "lr_floor": 0.2}, "--lr-floor 0.2: expected at most --lr 0.1"),
+        ({"send_averaged": True}, "--send-averaged true: needs --average-weights, for example 0.8"),
+        ({"fedproc": {"tau": "inf"}}, "--fedproc.tau inf: expected a finite number"),
         ({"preset": "mine"}, "--preset mine: expected paper or author_code"),
         ({"partition": "odd"}, "--partition odd: expected dirichlet or iid"),
         ({"network": "vgg"}, "--network vgg: expected simple-cnn, resnet18, resnet50 or module:Class"),

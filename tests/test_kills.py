@@ -16,7 +16,7 @@ SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 
 
 def command(pictures: Path, out: Path) -> list[str]:
-    flags = "--clients 4 --min-size 5 --rounds 120 --epochs 2 --batch-size 16 --checkpoint-every 3"
+    flags = "--clients 4 --min-size 5 --rounds 200 --epochs 2 --batch-size 16 --checkpoint-every 3"
     return [sys.executable, "-m", "fedproc", "run", "--data", str(pictures), *flags.split(), "--out", str(out)]
 
 
@@ -32,7 +32,7 @@ def test_ten_kills(pictures: Path, tmp_path: Path) -> None:
         started = time.time()
         process = subprocess.Popen(command(pictures, killed), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         # the first two at any moment, start-up included; the others once work has begun, so that most hit a round
-        delay = moments.uniform(0, took / 2) if len(kills) < 2 else moments.uniform(0, took / 12)
+        delay = moments.uniform(0, took / 4) if len(kills) < 2 else moments.uniform(0, took / 40)
         deadline = time.monotonic() + 60
         while len(kills) >= 2 and time.monotonic() < deadline and process.poll() is None:
             environment = killed / "environment.json"

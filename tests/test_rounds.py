@@ -43,9 +43,13 @@ def answer(plan: Plan, task: Task, value: float | None = None) -> Answer:
     if task.kind is Kind.EVALUATE:
         assert i == SERVER
         tensors = {
-            "correct": torch.tensor(7),
+            "confusion": torch.tensor([[4, 1], [2, 3]]),
             "prototype_correct": torch.tensor(6),
             "loss": torch.tensor(0.5, dtype=torch.float64),
+            "auc": torch.tensor([0.75, 0.75], dtype=torch.float64),
+            "auc_defined": torch.tensor([True, True]),
+            "client_correct": torch.tensor([1, 2, 0]),
+            "client_samples": torch.tensor([2, 8, 0]),
         }
         return Answer(task, Payload(tensors, {"samples": 10}), seconds={"evaluation": 1.0})
     if task.kind is Kind.PROTOTYPES:

@@ -63,7 +63,11 @@ def compare(
     Asked again with more seeds or methods, it continues the folder.
     """
     overrides: dict[str, Given] = {method: {"method": method} for method in methods}
+    if len(seeds) > 1 and given.get("data_seed") is not None and given.get("model_seed") is not None:
+        raise InputError("--data-seed and --model-seed: both are fixed, so all --seeds would give the same run")
     for label, values in (variants or {}).items():
+        if "seed" in values:
+            raise InputError(f"variant {label}: seed {values['seed']}: seeds are those of the whole comparison")
         if label in overrides or "/" in label or label.startswith("."):
             raise InputError(f"variant {label}: expected a name of its own that can name a folder")
         overrides[label] = dict(values)

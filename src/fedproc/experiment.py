@@ -17,6 +17,8 @@ from fedproc.data.partition import PARTITIONS
 from fedproc.errors import InputError
 from fedproc.methods import METHODS
 from fedproc.methods.fedavg import Options
+from fedproc.methods.merges import MERGES
+from fedproc.methods.server_steps import SERVER_STEPS
 from fedproc.networks import NETWORKS
 
 Given = dict[str, Any]
@@ -33,14 +35,22 @@ PRESETS: dict[str, tuple[str, Given]] = {
                 "weighting": "count",
                 "pass_mode": "training",
             },
+            "two-stage": {"weighting": "count", "pass_mode": "training"},
         },
     ),
+}
+
+CHOICES: dict[str, dict[str, Any]] = {
+    "partition": PARTITIONS,
+    "augment": AUGMENTATIONS,
+    "merge": MERGES,
+    "server_step": SERVER_STEPS,
 }
 
 NORMALIZED_FROM = 0.1  # the learning rate at which raw z was seen to collapse
 
 # Recorded, but a run may be continued with other values: they change speed, not the experiment.
-FREE = frozenset({"device", "executor", "lanes", "data_dir", "checkpoint_every"})
+FREE = frozenset({"device", "executor", "lanes", "data_dir", "checkpoint_every", "client_memory"})
 # Not compared by themselves: the resolved values and the data's fingerprint say the same more exactly.
 IMPLIED = frozenset({"preset", "seed", "data", "image_size", "test_fraction"})
 
@@ -68,14 +78,42 @@ class Experiment(BaseModel):
     rounds: int = Field(100, ge=1, description="communication rounds T")
     epochs: int = Field(10, ge=1, description="local epochs E a round")
     batch_size: int = Field(64, ge=1, description="batch size B")
+    lr_schedule: Literal["constant", "linear", "cosine"] = Field(
+        "constant", description="how the learning rate falls over the rounds"
+    )
+    lr_floor: float = Field(0.0, ge=0, description="what the learning rate falls to")
     lr: float = Field(0.01, gt=0, description="learning rate (follows the data set: 0.01, cifar100 0.1)")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of the clients' SGD, zeroed each round")
     weight_decay: float = Field(1e-5, ge=0, description="weight decay of the clients' SGD")
+    calibrate: float = Field(
+        0.0, ge=0, description="gamma of the logits' calibration by each client's own class shares; 0: none"
+    )
+    calibrate_prototypes: float | None = Field(
+        None, ge=0, description="the same for the prototype loss's similarities (default: --calibrate)"
+    )
+    average_weights: float = Field(
+        0.0, ge=0, lt=1, description="d of averaged weights a <- d a + (1 - d) w over rounds, evaluated beside; 0: none"
+    )
+    send_averaged: bool = Field(False, description="send the averaged weights to the clients")
+    merge: str | None = Field(
+        None, description="how clients' weights become one (default: the method's)", examples=list(MERGES)
+    )
+    server_step: str | None = Field(
+        None,
+        description="how the server moves to the merged weights (default: the method's)",
+        examples=list(SERVER_STEPS),
+    )
+    server_beta: float = Field(0.9, ge=0, lt=1, description="momentum of --server-step momentum")
+    server_lr: float = Field(1.0, gt=0, description="learning rate of --server-step momentum")
     sample: float = Field(1.0, gt=0, le=1, description="share of the clients that take part in a round")
     network: str = Field(
         "simple-cnn",
         description="encoder by name or import path module:Class (follows the data set: simple-cnn, cifar100 resnet50)",
         examples=list(NETWORKS),
+    )
+    norm: Literal["batch", "group"] = Field("batch", description="normalisation layers of a ResNet")
+    encoder_weights: Path | None = Field(
+        None, description="safetensors file with weights for the encoder to start from"
     )
     width: int = Field(64, ge=1, description="channels of a ResNet's first stage")
     normalize_z: bool = Field(
@@ -91,6 +129,12 @@ class Experiment(BaseModel):
     data_seed: int = Field(0, ge=0, lt=2**32, description="seed of partition and splits (follows --seed)")
     model_seed: int = Field(0, ge=0, lt=2**32, description="seed of everything else (follows --seed)")
     eval_every: int = Field(1, ge=1, description="evaluate every k rounds, and always after the last")
+    target_accuracy: float | None = Field(
+        None, gt=0, le=1, description="report the rounds and bytes until this accuracy was first seen"
+    )
+    client_memory: int = Field(
+        2048, ge=0, description="MiB of what clients keep between rounds that may stay in memory; the rest goes to disk"
+    )
     checkpoint_every: int = Field(5, ge=1, description="write a checkpoint every k rounds")
     dtype: Literal["float32", "float64"] = Field("float32", description="arithmetic of training")
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
@@ -114,8 +158,7 @@ class Experiment(BaseModel):
         by_method = {name: given.pop(name.replace("-", "_"), {}) for name in METHODS}
         method = _named("method", given.get("method", "fedproc"), METHODS)
         _, preset = PRESETS[_named("preset", given.get("preset", "paper"), PRESETS)]
-        for name in ("partition", "augment"):
-            allowed = PARTITIONS if name == "partition" else AUGMENTATIONS
+        for name, allowed in CHOICES.items():
             if name in given:
                 _named(name, given[name], allowed)
         source = source_of(str(given.get("data", "fashion-mini")))
@@ -125,7 +168,11 @@ class Experiment(BaseModel):
         merged.setdefault("model_seed", merged.get("seed", 0))
         merged.setdefault("normalize_z", _number(merged["lr"]) >= NORMALIZED_FROM)
         if "options" not in merged:
-            made = {name: _options(name, preset.get(name, {}), by_method[name]) for name in METHODS}
+            below = source.options(_number(merged.get("clients", 10)))
+            made = {
+                name: _options(name, {**below.get(name, {}), **preset.get(name, {})}, by_method[name])
+                for name in METHODS
+            }
             merged["options"] = made[method]
         return merged
 
@@ -133,10 +180,19 @@ class Experiment(BaseModel):
     def _fits(self) -> Experiment:
         if ":" not in self.network:
             _named("network", self.network, NETWORKS)
+        kind = METHODS[self.method]
+        if kind.own_models or kind.one_place:
+            for name in ("merge", "server_step"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{flag(name)} {getattr(self, name)}: {self.method} merges nothing; leave it out")
+        if self.lr_floor > self.lr:
+            raise ValueError(f"--lr-floor {self.lr_floor}: expected at most --lr {self.lr}")
+        if self.send_averaged and not self.average_weights:
+            raise ValueError("--send-averaged true: needs --average-weights, for example 0.8")
         if isinstance(self.lanes, int) and self.lanes < 1:
             raise ValueError(f"--lanes {self.lanes}: expected auto or a number of at least 1")
-        kind, _, number = self.device.partition(":")
-        if kind not in ("auto", "cpu", "cuda") or (number and (kind != "cuda" or not number.isdigit())):
+        device, _, number = self.device.partition(":")
+        if device not in ("auto", "cpu", "cuda") or (number and (device != "cuda" or not number.isdigit())):
             raise ValueError(f"--device {self.device}: expected auto, cpu, cuda or cuda:N")
         if self.data in SOURCES and self.image_size is not None:
             raise ValueError(

@@ -32,9 +32,16 @@ def similarities(z: Tensor, prototypes: Tensor) -> Tensor:
     return unit(z) @ unit(prototypes.detach()).transpose(-1, -2)
 
 
-def contrast(z: Tensor, labels: Tensor, prototypes: Tensor, tau: float, known: Tensor) -> Tensor:
-    """`prototype_loss` for prototypes that the payload guard has already found finite."""
+def contrast(
+    z: Tensor, labels: Tensor, prototypes: Tensor, tau: float, known: Tensor, offset: Tensor | None = None
+) -> Tensor:
+    """`prototype_loss` for prototypes that the payload guard has already found finite.
+
+    `offset` (..., K) is added to the similarities/tau: the calibration by a client's own class shares.
+    """
     cosines = similarities(z, prototypes) / tau
+    if offset is not None:
+        cosines = cosines + offset.unsqueeze(-2)
     out = torch.finfo(cosines.dtype).min / 2  # finite, so that no class at all gives 0 and not NaN
     among_known = cosines.masked_fill(~known.unsqueeze(-2), out)
     losses = F.cross_entropy(among_known.flatten(0, -2), labels.flatten(), reduction="none").view(labels.shape)
@@ -72,6 +79,7 @@ def class_sums(z: Tensor, labels: Tensor, classes: int, mask: Tensor | None = No
     members = labels.unsqueeze(-2) == torch.arange(classes, device=labels.device).unsqueeze(-1)
     if mask is not None:
         members = members & mask.unsqueeze(-2)
+        z = torch.where(mask.unsqueeze(-1), z, torch.zeros_like(z))  # what is padded may be nan, and 0 * nan is nan
     return members.to(torch.float64) @ z.to(torch.float64), members.sum(dim=-1)
 
 

@@ -6,6 +6,8 @@ It knows nothing of lanes, networks or wires: a simulator drives many of these, 
 
 from __future__ import annotations
 
+import math
+import statistics
 import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +41,27 @@ class Plan:
     eval_every: int
     model_seed: int
     batch_size: int
-    held_out: str  # "test" or "val": what the driver evaluates on
+    held_out: str = "test"  # or "val": what the driver evaluates on
+    merge: str = "mean"
+    server_step: str = "replace"
+    lr_schedule: str = "constant"
+    lr_floor: float = 0.0
+    average_weights: float = 0.0  # d of a <- d a + (1 - d) w; 0: no average is kept
+    send_averaged: bool = False
+
+    def depends_on_rounds(self) -> str | None:
+        """What makes a run of T rounds differ from the first T of a longer one, if anything does."""
+        if self.lr_schedule != "constant":
+            return "the learning rate falls over all rounds"
+        return self.method.depends_on_rounds()
+
+    def lr_at(self, t: int) -> float:
+        """The learning rate of round t."""
+        done = t / self.rounds
+        if self.lr_schedule == "constant":
+            return self.lr
+        fallen = done if self.lr_schedule == "linear" else (1 - math.cos(math.pi * done)) / 2
+        return self.lr - (self.lr - self.lr_floor) * fallen
 
 
 @dataclass(frozen=True)
@@ -68,14 +90,14 @@ Asking = Generator[list[Task] | Progress, Sequence[Answer], Any]
 
 def first_state(method: FedAvg, weights: Weights) -> State:
     """The state before anything happened."""
-    kept = {name: tensor.to(weights.params.device) for name, tensor in method.begin().items()}
-    return State(0, False, weights, kept)
+    begun = method.begin(weights.params.shape[-1])
+    return State(0, False, weights, {name: tensor.to(weights.params.device) for name, tensor in begun.items()})
 
 
 def cohort(plan: Plan, t: int) -> list[int]:
     """The clients of round t, in order: a sample without replacement, by a stream of its own."""
     count = len(plan.client_sizes)
-    taken = max(1, round(plan.sample * count))
+    taken = count if plan.method.own_models else max(1, round(plan.sample * count))
     if taken == count:
         return list(range(count))
     order = streams.order(streams.key(plan.model_seed, streams.Purpose.COHORT, t), count)
@@ -100,9 +122,10 @@ def _start(plan: Plan, state: State) -> Asking:
     if not plan.method.starts_with_prototypes:
         return replace(state, started=True), 0.0
     clients = range(len(plan.client_sizes))
-    tasks = [_prototype_task(plan, client, 0, state.weights) for client in clients]
+    clean = plan.method.prototype_pass != "training"
+    tasks = [_prototype_task(plan, client, 0, state.weights, clean) for client in clients]
     answers = _good((yield tasks), 0)
-    payloads = [answer.payload for answer in answers if answer.payload]
+    payloads = _payloads(answers)
     kept = plan.method.receive(state.kept, payloads)
     up, down = sum(p.bytes for p in payloads), sum(task.payload.bytes for task in tasks)
     seconds = sum(answer.seconds.get("prototypes", 0.0) for answer in answers)
@@ -111,36 +134,36 @@ def _start(plan: Plan, state: State) -> Asking:
 
 def _round(plan: Plan, state: State) -> Asking:
     t, method = state.round, plan.method
-    settings = {"lr": plan.lr, **method.settings(t)}
-    payload = Payload({**state.weights.tensors(), **method.send(state.kept)})
+    settings = {"lr": plan.lr_at(t), **method.settings(t)}
+    sent = _averaged(state) if plan.send_averaged and "averaged_params" in state.kept else state.weights
+    payload = Payload({**sent.tensors(), **method.send(state.kept)})
     expects = _expected_training(plan, state.weights)
-    tasks = [Task(Kind.TRAIN, client, t, payload, expects, settings) for client in cohort(plan, t)]
+    epochs, trains = method.epochs(t), method.trains(t)
+    tasks = [Task(Kind.TRAIN, client, t, payload, expects, settings, epochs, trains) for client in cohort(plan, t)]
     answers: Sequence[Answer] = yield tasks
     good = _good(answers, t)
+    payloads = _payloads(good)
 
     began = time.perf_counter()
-    trained = _trained(good)
-    merged = MERGES[method.merge](state.weights.params, trained)
-    params, kept = SERVER_STEPS[method.server_step](state.weights.params, merged, state.kept)
-    weights = Weights(params, *merge_statistics(trained))
-    payloads = [answer.payload for answer in good if answer.payload]
+    trained = _trained(method, payloads)
+    weights, kept = _merged(plan, state, sent, trained)
     kept = method.receive(kept, payloads)
-    drift = [float((c.weights.params - state.weights.params).norm()) for c in trained]
+    drift = [float((c.weights.params - sent.params).norm()) for c in trained]
     merging = time.perf_counter() - began
 
-    up = state.bytes_up + sum(p.bytes for p in payloads)
-    down = state.bytes_down + payload.bytes * len(tasks)
     losses = _losses(trained, payloads)
+    crossing = not (method.own_models or method.one_place)
     record: Record = {
         "round": t + 1,
         "train_loss": losses[0],
         **{f"train_{name}": value for name, value in zip(method.terms, losses[1:], strict=True)},
+        "lr": settings["lr"],
         "alpha": settings.get("alpha", 0.0),
         "clients": len(good),
         "samples": sum(p.counts["steps"] * min(plan.batch_size, p.counts["samples"]) for p in payloads),
-        "bytes_up": up,
-        "bytes_down": down,
-        "update_norm": float((params - state.weights.params).norm()),
+        "bytes_up": state.bytes_up + sum(p.bytes for p in payloads) if crossing else 0,
+        "bytes_down": state.bytes_down + payload.bytes * len(tasks) if crossing else 0,
+        "update_norm": float((weights.params - state.weights.params).norm()),
         "client_drift": sum(drift) / len(drift),
     }
     refused = {str(a.task.client): a.refused for a in answers if a.refused}
@@ -154,44 +177,104 @@ def _round(plan: Plan, state: State) -> Asking:
     }
     state = State(t + 1, True, weights, kept)
     if (t + 1) % plan.eval_every == 0 or t + 1 == plan.rounds:
-        if method.prototype_pass is None:
-            state = replace(state, kept=(yield from _diagnose(plan, state, good)))
-        measured, seconds["evaluation"] = yield from _evaluate(plan, state)
+        state, measured, seconds["evaluation"] = yield from _evaluate(plan, state, good)
         record |= measured
     record["seconds"] = seconds
     return state, record
 
 
-def _diagnose(plan: Plan, state: State, good: Sequence[Answer]) -> Asking:
-    """Prototypes of the round's clients for a method that has none: left out of bytes and timings."""
-    tasks = [
-        _prototype_task(plan, a.task.client, a.task.round, Weights.of(a.payload.tensors)) for a in good if a.payload
-    ]
-    payloads = [answer.payload for answer in _good((yield tasks), state.round - 1) if answer.payload]
-    means = [payload.tensors["class_means"] for payload in payloads]
-    merged, known = merge_prototypes(means, [p.tensors["class_counts"] for p in payloads], "uniform")
-    return {**state.kept, "prototypes": merged, "known": known}
+def _merged(
+    plan: Plan, state: State, sent: Weights, trained: Sequence[Trained]
+) -> tuple[Weights, Mapping[str, Tensor]]:
+    """The next model and what the server step keeps; models that nobody merges leave both as they are."""
+    method = plan.method
+    if method.own_models:
+        return state.weights, state.kept
+    merged = MERGES[plan.merge](sent.params, trained, method.problem.momentum)
+    params, kept = SERVER_STEPS[plan.server_step](sent.params, merged, state.kept, method.step_numbers())
+    weights = Weights(params, *merge_statistics(trained))
+    if plan.average_weights:
+        kept = {**kept, **_average(plan.average_weights, kept, weights)}
+    return weights, kept
 
 
-def _evaluate(plan: Plan, state: State) -> Asking:
-    kept = {"prototypes": state.kept["prototypes"], "known": state.kept["known"]}
-    payload = Payload({**state.weights.tensors(), **kept})
-    (answer,) = yield [Task(Kind.EVALUATE, SERVER, state.round - 1, payload, evaluate.EXPECTED)]
-    if answer.payload is None:
-        raise Diverged(state.round, f"the averaged model cannot be evaluated: {answer.refused}")
-    tensors, samples = answer.payload.tensors, answer.payload.counts["samples"]
-    nearest = "prototype_accuracy" if plan.held_out == "test" else "val_prototype_accuracy"
-    measured = {
-        f"{plan.held_out}_accuracy": int(tensors["correct"]) / samples,
-        nearest: int(tensors["prototype_correct"]) / samples,
-        f"{plan.held_out}_loss": float(tensors["loss"]),
-    }
-    return measured, answer.seconds.get("evaluation", 0.0)
+def _average(d: float, kept: Mapping[str, Tensor], weights: Weights) -> dict[str, Tensor]:
+    """a <- d a + (1 - d) w, started at the first averaged model; float buffers likewise."""
+    new = {"averaged_params": weights.params, "averaged_buffers": weights.buffers}
+    return {name: d * kept[name] + (1 - d) * tensor if name in kept else tensor for name, tensor in new.items()}
 
 
-def _prototype_task(plan: Plan, client: int, t: int, weights: Weights) -> Task:
+def _averaged(state: State) -> Weights:
+    return Weights(state.kept["averaged_params"], state.kept["averaged_buffers"], state.weights.counters)
+
+
+def _evaluate(plan: Plan, state: State, good: Sequence[Answer]) -> Asking:
+    """The state (with diagnostic prototypes, where a method has none), what was measured, and the seconds.
+
+    Prototypes that are a diagnostic alone are left out of bytes and timings.
+    """
+    method = plan.method
+    means: list[Payload] = []
+    if method.prototype_pass is None:
+        tasks = [
+            _prototype_task(plan, a.task.client, a.task.round, Weights.of(a.payload.tensors)) for a in good if a.payload
+        ]
+        means = _payloads(_good((yield tasks), state.round - 1))
+        merged, known = merge_prototypes(
+            [p.tensors["class_means"] for p in means], [p.tensors["class_counts"] for p in means], "uniform"
+        )
+        state = replace(state, kept={**state.kept, "prototypes": merged, "known": known})
+    if method.own_models:
+        models = [
+            (Weights.of(p.tensors), m.tensors["class_means"], m.tensors["class_counts"] > 0)
+            for p, m in zip(_payloads(good), means, strict=True)
+        ]
+        found, seconds = yield from _measure(plan, state, models)
+        measured = evaluate.mean_measures(found)
+        accuracies = [each["accuracy"] for each in found]
+        if len(accuracies) > 1:
+            measured["accuracy_deviation"] = statistics.stdev(accuracies)
+        return state, _named(plan, measured), seconds
+    prototypes, known = state.kept["prototypes"], state.kept["known"]
+    models = [(state.weights, prototypes, known)]
+    if plan.average_weights:
+        models.append((_averaged(state), prototypes, known))
+    found, seconds = yield from _measure(plan, state, models)
+    measured = _named(plan, found[0])
+    if plan.average_weights:
+        names = ("accuracy", "loss", "prototype_accuracy")
+        measured |= {f"{_prefix(plan)}averaged_{name}": found[1][name] for name in names}
+    return state, measured, seconds
+
+
+def _measure(plan: Plan, state: State, models: Sequence[tuple[Weights, Tensor, Tensor]]) -> Asking:
+    expects = evaluate.expected(plan.method.problem.classes, len(plan.client_sizes))
+    tasks = []
+    for weights, prototypes, known in models:
+        payload = Payload({**weights.tensors(), "prototypes": prototypes, "known": known})
+        tasks.append(Task(Kind.EVALUATE, SERVER, state.round - 1, payload, expects))
+    answers: Sequence[Answer] = yield tasks
+    for answer in answers:
+        if answer.payload is None:
+            raise Diverged(state.round, f"the averaged model cannot be evaluated: {answer.refused}")
+    seconds = sum(answer.seconds.get("evaluation", 0.0) for answer in answers)
+    return [evaluate.measures(payload) for payload in _payloads(answers)], seconds
+
+
+def _prefix(plan: Plan) -> str:
+    return "" if plan.held_out == "test" else "val_"
+
+
+def _named(plan: Plan, measured: Record) -> Record:
+    """test_accuracy and test_loss, the rest by their own names; with a validation split all begin with val_."""
+    prefix = _prefix(plan)
+    test = {"accuracy", "loss", "accuracy_deviation"} if not prefix else set()
+    return {(f"test_{name}" if name in test else prefix + name): value for name, value in measured.items()}
+
+
+def _prototype_task(plan: Plan, client: int, t: int, weights: Weights, clean: bool = True) -> Task:
     expects = Expected(_class_means(plan, weights), frozenset({"samples"}))
-    return Task(Kind.PROTOTYPES, client, t, Payload(weights.tensors()), expects)
+    return Task(Kind.PROTOTYPES, client, t, Payload(weights.tensors()), expects, clean=clean)
 
 
 def _class_means(plan: Plan, weights: Weights) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -203,11 +286,17 @@ def _class_means(plan: Plan, weights: Weights) -> dict[str, tuple[tuple[int, ...
 
 
 def _expected_training(plan: Plan, weights: Weights) -> Expected:
+    method = plan.method
     tensors = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in weights.tensors().items()}
-    tensors["losses"] = ((1 + len(plan.method.terms),), torch.float64)
-    if plan.method.prototype_pass is not None:
+    tensors["losses"] = ((1 + len(method.terms),), torch.float64)
+    tensors |= method.returned(weights.params.shape[-1], weights.params.dtype)
+    if method.prototype_pass is not None:
         tensors |= _class_means(plan, weights)
     return Expected(tensors, frozenset({"samples", "steps"}))
+
+
+def _payloads(answers: Sequence[Answer]) -> list[Payload]:
+    return [answer.payload for answer in answers if answer.payload is not None]
 
 
 def _good(answers: Sequence[Answer], t: int) -> list[Answer]:
@@ -219,10 +308,12 @@ def _good(answers: Sequence[Answer], t: int) -> list[Answer]:
     return good
 
 
-def _trained(good: Sequence[Answer]) -> list[Trained]:
-    payloads = [answer.payload for answer in good if answer.payload]
-    total = sum(payload.counts["samples"] for payload in payloads)
-    return [Trained(Weights.of(p.tensors), p.counts["samples"] / total, p.counts["steps"]) for p in payloads]
+def _trained(method: FedAvg, payloads: Sequence[Payload]) -> list[Trained]:
+    shares = method.shares([payload.counts["samples"] for payload in payloads])
+    return [
+        Trained(Weights.of(payload.tensors), share, payload.counts["steps"])
+        for payload, share in zip(payloads, shares, strict=True)
+    ]
 
 
 def _losses(trained: Sequence[Trained], payloads: Sequence[Payload]) -> list[float]:

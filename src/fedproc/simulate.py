@@ -65,11 +65,14 @@ def run_all(
     sessions: list[Session] = []
     executor: Executor | None = None
     try:
-        for label, (experiment, path) in experiments.items():
-            session = Session(experiment, library, label)
-            sessions.append(session)
+        for label, (experiment, _) in experiments.items():
+            sessions.append(Session(experiment, library, label))
+        _check(sessions)
+        for session, (_, path) in zip(sessions, experiments.values(), strict=True):
             if path is not None:
-                session.open(path, fresh)
+                session.claim(path)
+        for session in sessions:
+            session.open(fresh)
         unfinished = [session for session in sessions if session.result is None]
         if unfinished:
             executor = _executor(unfinished)
@@ -90,23 +93,42 @@ def run_all(
             session.close()
 
 
-def _executor(sessions: Sequence[Session]) -> Executor:
-    """What the experiments ask for; `auto` lanes are those of the interrupted run, where there was one."""
-    first = sessions[0].experiment
+def _check(sessions: Sequence[Session]) -> None:
+    """Refuse what cannot run, before any folder is touched."""
     wanted = {(s.experiment.executor, s.experiment.lanes) for s in sessions}
     if len(wanted) > 1:
         raise InputError(f"--executor and --lanes: expected the same for all runs, got {sorted(map(str, wanted))}")
-    before = sessions[0].folder.environment() if sessions[0].folder else None
-    lanes: int | str = first.lanes
-    threads: int | None = None
+    first = sessions[0].experiment
+    choose(first.executor, first.lanes, None, [session.setting for session in sessions], 1).close()
+
+
+def _executor(sessions: Sequence[Session]) -> Executor:
+    """What the experiments ask for; `auto` means what the interrupted runs had, where they all had the same."""
+    first = sessions[0].experiment
     settings = [session.setting for session in sessions]
-    if before and lanes == "auto" and before.get("device") == str(sessions[0].device) and len(sessions) == 1:
-        lanes, threads = int(before["lanes"]), int(before["threads"])
-        kind = before["executor"] if first.executor == "auto" else first.executor
-        if kind == before["executor"]:
-            return choose(kind, lanes, threads, settings, lanes)
-        lanes, threads = "auto", None
-    return choose(first.executor, lanes, threads, settings, sum(session.cohort for session in sessions))
+    befores = [session.folder.environment() if session.folder else None for session in sessions]
+    layouts = {_layout(before) for before in befores}
+    before = layouts.pop() if len(layouts) == 1 else None
+    here = before is not None and before[0] == str(sessions[0].device) and first.executor in ("auto", before[1])
+    if before is not None and here and first.lanes in ("auto", before[2]):
+        return choose(before[1], before[2], before[3], settings, before[2])
+    cohort = sum(session.cohort for session in sessions)
+    made = choose(first.executor, first.lanes, None, settings, cohort)
+    for session, old in zip(sessions, befores, strict=True):
+        now = (str(session.device), made.name, made.lanes, made.threads)
+        if old is not None and _layout(old) != now:
+            session.notes.append(
+                "device, executor, lanes and threads were {}, {}, {}, {}".format(*(_layout(old) or ()))
+            )
+    return made
+
+
+def _layout(environment: Record | None) -> tuple[str, str, int, int] | None:
+    """Device, executor, lanes and threads that an environment.json records."""
+    if environment is None:
+        return None
+    e = environment
+    return str(e["device"]), str(e["executor"]), int(e["lanes"]), int(e["threads"])
 
 
 def drive(sessions: Sequence[Session], executor: Executor, watcher: Watcher) -> None:
@@ -151,7 +173,7 @@ def _checked(jobs: Sequence[Job], owners: Sequence[Session], executor: Executor)
             if payload is None:
                 raise Refused(answer.refused or "no answer")
             check(payload, answer.task.expects)
-            session.store.commit(answer.task.client, kept)
+            session.store.commit(answer.task.client, answer.task.round, kept)
         except Refused as reason:
             payload, refused = None, str(reason)
         checked.append(Answer(answer.task, payload, refused, seconds))

@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     PROTOTYPES = 9
     TORCH = 10
     TEST_SPLIT = 11
+    TEST_SHARES = 12
 
 
 def signed(word: int) -> int:

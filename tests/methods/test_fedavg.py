@@ -16,7 +16,7 @@ def trained(params: list[float], share: float, buffers: list[float], counter: in
 
 def test_mean_by_hand() -> None:
     clients = [trained([1.0, 2.0], 0.25, [4.0], 3), trained([5.0, -2.0], 0.75, [8.0], 7)]
-    assert mean(torch.zeros(2), clients).tolist() == [0.25 * 1 + 0.75 * 5, 0.25 * 2 - 0.75 * 2]
+    assert mean(torch.zeros(2), clients, 0.9).tolist() == [0.25 * 1 + 0.75 * 5, 0.25 * 2 - 0.75 * 2]
     buffers, counters = merge_statistics(clients)
     assert buffers.tolist() == [0.25 * 4 + 0.75 * 8]
     assert counters.tolist() == [7]

@@ -52,8 +52,8 @@ def test_a_class_nobody_held_this_round_keeps_its_prototype() -> None:
 def test_starts() -> None:
     assert method().starts_with_prototypes
     zeros = method(start="zeros")
-    assert not zeros.starts_with_prototypes and not zeros.begin()["known"].any()
-    drawn = method(start="random").begin()
+    assert not zeros.starts_with_prototypes and not zeros.begin(5)["known"].any()
+    drawn = method(start="random").begin(5)
     torch.testing.assert_close(drawn["prototypes"].norm(dim=1), torch.ones(3))
     assert drawn["known"].all()
 

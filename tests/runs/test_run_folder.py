@@ -19,6 +19,7 @@ from fedproc.data.images import Images
 from fedproc.lanes import choose
 from fedproc.methods import METHODS
 from fedproc.methods.fedavg import FedAvg, Local, Tensors
+from fedproc.networks import Weights
 from fedproc.runs import atomic
 from fedproc.session import Session
 from fedproc.simulate import Nobody, drive
@@ -28,7 +29,8 @@ IMAGES = toy_images()
 
 def work(folder: Path, images: Images = IMAGES, fresh: bool = False, **given: Any) -> Session:
     session = Session(toy_experiment(**{"rounds": 4, "checkpoint_every": 2, **given}), ToyLibrary(images))
-    session.open(folder, fresh)
+    session.claim(folder)
+    session.open(fresh)
     executor = choose("serial", 1, 1, [session.setting], 5)
     try:
         if session.result is None:
@@ -46,6 +48,7 @@ def test_what_a_finished_folder_holds(tmp_path: Path) -> None:
         "checkpoint/round-000004/checkpoint.json",
         "checkpoint/round-000004/shard-000.safetensors",
         "config.json",
+        "confusion.jsonl",
         "metrics.jsonl",
         "model.safetensors",
         "result.json",
@@ -204,7 +207,7 @@ def test_a_folder_of_other_things_is_not_touched(tmp_path: Path) -> None:
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     session = Session(toy_experiment(), ToyLibrary(IMAGES))
-    session.open(tmp_path, fresh=False)
+    session.claim(tmp_path)
     with pytest.raises(RunError, match="another process is at work"):
         work(tmp_path)
     session.close()
@@ -225,7 +228,7 @@ class Remembers(FedAvg):
 
     name = "remembers"
 
-    def keep_first(self, start: torch.Tensor) -> Tensors:
+    def keep_first(self, client: int, start: Weights, fresh: Any) -> Tensors:
         return {"times": torch.zeros(1)}
 
     def correct(self, gradient: torch.Tensor, local: Local) -> torch.Tensor:

@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
     parser: Parser = commands.add_parser("compare", help=words, epilog=EPILOG, usage=usage)
     group = parser.add_argument_group("what to compare")
     group.add_argument("--methods", nargs="+", metavar="METHOD", help="default: fedavg fedproc")
-    group.add_argument("--seeds", nargs="+", metavar="N", default=["0", "1", "2"], help="default: 0 1 2")
+    group.add_argument("--seeds", nargs="+", metavar="N", help="default: 0 1 2")
     group.add_argument(
         "--variants", type=Path, metavar="FILE", help="TOML file of named overrides, each a row beside the methods"
     )
@@ -42,21 +42,30 @@ def add(commands: Any) -> None:
 
 
 def command(parsed: argparse.Namespace, console: Console) -> int:
-    try:
-        seeds = [int(seed) for seed in parsed.seeds]
-    except ValueError:
-        raise InputError(f"--seeds {' '.join(parsed.seeds)}: expected whole numbers") from None
     values = gathered(parsed)
+    listed = _list("seeds", parsed.seeds, values.pop("seeds", ["0", "1", "2"]))
+    try:
+        seeds = [int(seed) for seed in listed]
+    except ValueError:
+        raise InputError(f"--seeds {' '.join(listed)}: expected whole numbers") from None
     values.pop("seed", None)
     values.pop("method", None)
     variants = read_variants(parsed.variants) if parsed.variants else {}
-    methods = parsed.methods or ([] if variants else ["fedavg", "fedproc"])
+    methods = _list("methods", parsed.methods, values.pop("methods", [] if variants else ["fedavg", "fedproc"]))
     done = compare(
         methods, seeds, parsed.out, variants=variants, fresh=parsed.fresh, watcher=Display(console), **values
     )
     console.print(table(done))
     console.print(f"runs, comparison.json and curves.png are in {parsed.out}", highlight=False)
     return 0
+
+
+def _list(name: str, typed: list[str] | None, below: Any) -> list[str]:
+    """What was typed, or what the file or the default says."""
+    found = below if typed is None else typed
+    if not isinstance(found, list):
+        raise InputError(f"--{name} {found}: expected a list")
+    return [str(each) for each in found]
 
 
 def read_variants(name: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from rich.table import Table
 from fedproc.cli.parser import Parser, add_experiment_flags, given
 from fedproc.data.partition import class_counts, heterogeneity
 from fedproc.data.sites import write_sites
+from fedproc.errors import InputError
 from fedproc.experiment import Experiment
 from fedproc.report.holdings import draw_holdings
 from fedproc.runs.atomic import write_file
@@ -41,6 +42,8 @@ def add(commands: Any) -> None:
 
 
 def show_command(parsed: argparse.Namespace, console: Console) -> int:
+    if parsed.out.is_dir():
+        raise InputError(f"--out {parsed.out}: a folder, expected the name of a picture")
     experiment = Experiment(**given(parsed))
     images = Library().images(experiment)
     counts = class_counts(deal(experiment, images), images.train.labels, images.classes)

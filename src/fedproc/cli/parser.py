@@ -21,10 +21,13 @@ COMMON = (
     ("method", ("method", "preset")),
     ("data", ("data", "data_dir", "image_size", "test_fraction")),
     ("partition", ("clients", "partition", "beta", "min_size", "val_fraction")),
-    ("training", ("rounds", "epochs", "batch_size", "lr", "momentum", "weight_decay", "sample", "augment")),
-    ("network", ("network", "width", "normalize_z")),
+    ("training", ("rounds", "epochs", "batch_size", "lr", "lr_schedule", "lr_floor", "momentum")),
+    ("more training", ("weight_decay", "sample", "augment", "calibrate", "calibrate_prototypes")),
+    ("server", ("merge", "server_step", "server_beta", "server_lr", "average_weights", "send_averaged")),
+    ("network", ("network", "width", "norm", "normalize_z", "encoder_weights")),
     ("seeds", ("seed", "data_seed", "model_seed")),
-    ("running", ("eval_every", "checkpoint_every", "dtype", "device", "executor", "lanes")),
+    ("running", ("eval_every", "target_accuracy", "checkpoint_every", "client_memory")),
+    ("machine", ("dtype", "device", "executor", "lanes")),
 )
 
 

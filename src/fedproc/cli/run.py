@@ -12,7 +12,7 @@ from rich.table import Table
 from fedproc.cli.display import Display
 from fedproc.cli.parser import Parser, add_experiment_flags, given
 from fedproc.comparison import merged, read_toml
-from fedproc.errors import Diverged
+from fedproc.errors import Diverged, InputError
 from fedproc.experiment import Experiment
 from fedproc.simulate import run
 
@@ -40,6 +40,9 @@ def add_out(parser: Parser, default: str) -> None:
 def gathered(parsed: argparse.Namespace) -> dict[str, Any]:
     """The file's values with the flags laid on top."""
     below = read_toml(parsed.config, "--config") if parsed.config else {}
+    for name in ("out", "fresh", "config", "variants"):
+        if name in below:
+            raise InputError(f"--config {parsed.config}: {name} belongs on the command line")
     return merged(below, given(parsed))
 
 

@@ -24,6 +24,13 @@ class Source:
     augment: str = "none"
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
+    mu: tuple[float, float] = (0.01, 5.0)  # of FedProx and of MOON
+    mu_of_many: float | None = None  # of MOON with 50 clients and more
+
+    def options(self, clients: float) -> dict[str, dict[str, float]]:
+        """What methods' options follow the data set."""
+        moon = self.mu_of_many if self.mu_of_many is not None and clients >= 50 else self.mu[1]
+        return {"fedprox": {"mu": self.mu[0]}, "moon": {"mu": moon}}
 
     def normalisation(self, channels: int) -> Normalisation:
         spread = channels if len(self.mean) == 1 else 1
@@ -49,6 +56,8 @@ SOURCES: dict[str, Source] = {
         augment="crop-flip-rotate",
         mean=(0.50708, 0.48655, 0.44092),
         std=(0.26733, 0.25644, 0.27615),
+        mu=(0.001, 1.0),
+        mu_of_many=10.0,
     ),
 }
 FOLDER = Source("your own images: a folder with train/<class>/* and test/<class>/*, or <class>/*")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import tarfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,7 +123,7 @@ def _from_archive(archive: Path, folder: str) -> tuple[Reader, str]:
                 stream = tar.extractfile(member) if member.isfile() and inner in (folder, "") else None
                 if stream is not None and member.size <= 256 << 20:
                     contents[name] = stream.read()
-    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+    except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:
         raise InputError(f"{archive}: not a whole .tar.gz archive: {error}; get the file again") from error
     return contents.get, str(archive)
 

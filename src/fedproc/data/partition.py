@@ -105,6 +105,21 @@ def hold_out(share: Indices, labels: Labels, fraction: float, seed: int, client:
     return share[~chosen], share[chosen]
 
 
+def deal_test(labels: Labels, counts: npt.NDArray[np.int64], seed: int) -> Indices:
+    """Whose share of the test set each sample is: every class dealt out by the clients' shares of it; -1: nobody's."""
+    owner = np.full(len(labels), -1, dtype=np.int64)
+    for k in range(counts.shape[1]):
+        members = np.flatnonzero(labels == k)
+        total = counts[:, k].sum()
+        if not len(members) or not total:
+            continue
+        order = streams.order(streams.key(seed, streams.Purpose.TEST_SHARES, k), len(members)).numpy()
+        cuts = (np.cumsum(counts[:, k]) * len(members) // total)[:-1]
+        for client, piece in enumerate(np.split(members[order], cuts)):
+            owner[piece] = client
+    return owner
+
+
 def class_counts(shares: list[Indices], labels: Labels, classes: int) -> npt.NDArray[np.int64]:
     """(clients, classes): how many samples of each class each client holds."""
     return np.stack([np.bincount(labels[share], minlength=classes) for share in shares])

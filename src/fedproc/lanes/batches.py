@@ -54,7 +54,7 @@ def clean_plan(index: Tensor, chunk: int = CHUNK) -> Plan:
 
 def prototype_plan(job: Job, clean: bool) -> Plan:
     """The samples that class means are taken over; a pass that is not clean is one more training epoch's batches."""
-    epochs = job.setting.epochs
+    epochs = job.task.epochs
     return clean_plan(job.setting.shares[job.task.client]) if clean else training_plan(job, range(epochs, epochs + 1))
 
 

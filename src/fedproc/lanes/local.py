@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from fedproc.lanes.batches import Feed, Step
-from fedproc.methods.fedavg import Batch, FedAvg, Local
+from fedproc.lanes.setting import Job
+from fedproc.methods.fedavg import Batch, Local
 from fedproc.networks.flat import Weights
 from fedproc.prototypes import class_means, class_sums
 
@@ -26,6 +27,9 @@ class Net(Protocol):
     def forward(self, images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """z (..., B, Q) and logits (..., B, K), in the mode that `train` last set."""
 
+    def embed(self, weights: Weights, images: Tensor) -> Tensor:
+        """z (..., B, Q) of the same network under other weights, in evaluation mode, without gradient."""
+
     def gradient(self, total: Tensor) -> Tensor:
         """The gradient (..., P) of each lane's own loss (...,); it may be overwritten by the caller."""
 
@@ -33,12 +37,18 @@ class Net(Protocol):
         """Training or evaluation mode."""
 
 
-def train_lanes(net: Net, feed: Feed, method: FedAvg, local: Local, momentum: float, weight_decay: float) -> Tensor:
-    """Run every step of the feed; returns the mean over steps of the total loss and its terms (..., 1 + terms)."""
-    net.train(True)
+def train_lanes(net: Net, feed: Feed, job: Job, local: Local) -> Tensor:
+    """Run every step of the feed; returns the mean over steps of the total loss and its terms (..., 1 + terms).
+
+    `job` is one of the jobs side by side: in what is read off it here they all agree. Where the classifier alone
+    is trained, the rest is in evaluation mode and sees neither gradient nor weight decay nor momentum.
+    """
+    setting, method = job.setting, job.setting.method
+    whole = job.task.trains == "all"
+    trained = slice(None) if whole else setting.layout.span("classifier.")
+    net.train(whole)
     params = net.weights.params
     lead = params.shape[:-1]
-    velocity = torch.zeros_like(params.detach())
     sums = torch.zeros(*lead, 1 + len(method.terms), dtype=torch.float64, device=params.device)
     count = torch.zeros(lead, dtype=torch.float64, device=params.device)
     for number in range(feed.steps):
@@ -47,10 +57,20 @@ def train_lanes(net: Net, feed: Feed, method: FedAvg, local: Local, momentum: fl
         buffers = None if before is None else before.buffers.clone()
         counters = None if before is None else before.counters.clone()
         z, logits = net.forward(step.images, step.mask)
-        total, terms = method.loss(Batch(z, logits, step.labels, step.mask), local)
+        images = step.images
+        batch = Batch(z, logits, step.labels, step.mask, lambda weights, images=images: net.embed(weights, images))  # type: ignore[misc]
+        total, terms = method.loss(batch, local)
         with torch.no_grad():
             gradient = method.correct(net.gradient(total), local)
-            sgd_(params, gradient, velocity, local.settings["lr"], momentum, weight_decay, step.active)
+            sgd_(
+                params[..., trained],
+                gradient[..., trained],
+                local.velocity[..., trained],
+                local.settings["lr"],
+                setting.momentum,
+                setting.weight_decay,
+                step.active,
+            )
             losses = torch.stack([total, *terms], dim=-1).to(torch.float64)
             if step.active is None:
                 sums += losses

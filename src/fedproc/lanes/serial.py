@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
 from fedproc import streams
 from fedproc.errors import RunError
@@ -51,6 +52,14 @@ class SerialNet:
     def forward(self, images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         z, logits = self.module(images, mask)
         return z, logits
+
+    def embed(self, weights: Weights, images: Tensor) -> Tensor:
+        training = self.module.training
+        self.module.eval()
+        with torch.no_grad():
+            z: Tensor = functional_call(self.module, self._layout.named(weights), (images, None))[0]
+        self.module.train(training)
+        return z
 
     def gradient(self, total: Tensor) -> Tensor:
         self._gradient.zero_()
@@ -110,14 +119,14 @@ class SerialExecutor:
     def _work(self, job: Job) -> Outcome:
         task, setting = job.task, job.setting
         net = self._net(setting)
-        net.load(Weights.of(task.payload.tensors))
+        net.load(job.start if task.kind is Kind.TRAIN else Weights.of(task.payload.tensors))
         started = time.perf_counter()
         if task.kind is Kind.EVALUATE:
             payload = _evaluate(net, job)
             setting.synchronise()
             return Answer(task, payload, seconds={"evaluation": time.perf_counter() - started}), {}
         if task.kind is Kind.PROTOTYPES:
-            payload = Payload(_class_means(net, job, clean=True), {"samples": len(setting.shares[task.client])})
+            payload = Payload(_class_means(net, job, task.clean), {"samples": len(setting.shares[task.client])})
             setting.synchronise()
             return Answer(task, payload, seconds={"prototypes": time.perf_counter() - started}), {}
         return _train(net, job)
@@ -126,14 +135,12 @@ class SerialExecutor:
 def _evaluate(net: SerialNet, job: Job) -> Payload:
     setting, sent = job.setting, job.task.payload.tensors
     net.train(False)
-    bank = setting.held_out
     return evaluate(
         lambda images: net.forward(images, None),
-        bank.images,
-        bank.labels,
-        setting.held_out_indices,
+        setting.held_out,
         setting.normalisation,
         setting.spec.dtype,
+        setting.spec.classes,
         sent["prototypes"],
         sent["known"],
     )
@@ -143,21 +150,30 @@ def _train(net: SerialNet, job: Job) -> Outcome:
     task, setting = job.task, job.setting
     started = time.perf_counter()
     dtype, device = setting.spec.dtype, setting.device
-    feed = Feed(setting, [training_plan(job, range(setting.epochs))], stacked=False)
-    sent = Weights.of(task.payload.tensors)
-    settings = {name: torch.tensor(value, dtype=dtype, device=device) for name, value in task.settings.items()}
-    local = Local(sent.params, net.weights.params, task.payload.tensors, settings, job.kept)
-    losses = train_lanes(net, feed, setting.method, local, setting.momentum, setting.weight_decay)
+    method = setting.method
+    feed = Feed(setting, [training_plan(job, range(task.epochs))], stacked=False)
+    local = Local(
+        start=job.start,
+        weights=net.weights,
+        velocity=job.kept["velocity"].clone() if method.keeps_momentum else torch.zeros_like(net.weights.params),
+        sent=task.payload.tensors,
+        settings={name: torch.tensor(value, dtype=dtype, device=device) for name, value in task.settings.items()},
+        kept=job.kept,
+        steps=torch.tensor(feed.steps, device=device),
+        log_shares=setting.log_shares(task.client),
+    )
+    losses = train_lanes(net, feed, job, local)
     setting.synchronise()
     trained = time.perf_counter()
     seconds = {"train": trained - started}
-    tensors = {**setting.layout.read(net.module).tensors(), "losses": losses}
-    if setting.method.prototype_pass is not None:
-        tensors |= _class_means(net, job, clean=setting.method.prototype_pass == "clean")
+    kept = {name: tensor.clone() for name, tensor in method.keep(local).items()}
+    tensors = {**setting.layout.read(net.module).tensors(), "losses": losses, **method.answer(local)}
+    if method.prototype_pass is not None:
+        tensors |= _class_means(net, job, clean=method.prototype_pass == "clean")
         setting.synchronise()
         seconds["prototypes"] = time.perf_counter() - trained
     counts = {"samples": len(setting.shares[task.client]), "steps": feed.steps}
-    return Answer(task, Payload(tensors, counts), seconds=seconds), setting.method.keep(local)
+    return Answer(task, Payload(tensors, counts), seconds=seconds), kept
 
 
 def _class_means(net: SerialNet, job: Job, clean: bool) -> Tensors:

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from fedproc.data.augment import Augmentation, Normalisation
 from fedproc.data.images import Split
+from fedproc.evaluate import HeldOut
 from fedproc.lanes.task import Task
 from fedproc.methods.fedavg import FedAvg, Tensors
-from fedproc.networks import Layout, Network, NetworkSpec
+from fedproc.networks import Layout, Network, NetworkSpec, Weights
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,10 @@ class Setting:
     network: Network
     layout: Layout
     train: Bank
-    held_out: Bank
-    held_out_indices: Tensor
+    held_out: HeldOut
     shares: Sequence[Tensor]
     augmentation: Augmentation
     normalisation: Normalisation
-    epochs: int
     batch_size: int
     momentum: float
     weight_decay: float
@@ -55,9 +54,15 @@ class Setting:
         images = (id(self.train.images), self.augmentation, self.normalisation)
         return (self.spec, method, images, self.batch_size, self.momentum, self.weight_decay, self.device)
 
-    def steps(self, client: int) -> int:
-        """Local steps a round: whole batches only, but never none."""
-        return self.epochs * max(1, len(self.shares[client]) // self.batch_size)
+    def steps(self, task: Task) -> int:
+        """Local steps of a task: whole batches only, but never none."""
+        return task.epochs * max(1, len(self.shares[task.client]) // self.batch_size)
+
+    def log_shares(self, client: int) -> Tensor:
+        """log(max(n_ik, 0.5)/n_i) (K,) of a client's own training samples."""
+        labels = self.train.labels.index_select(0, self.shares[client])
+        counts = torch.bincount(labels, minlength=self.spec.classes).to(torch.float64)
+        return (counts.clamp(min=0.5) / len(labels)).log().to(self.spec.dtype)
 
     def synchronise(self) -> None:
         """Wait for the device, so that a clock can be read."""
@@ -72,3 +77,8 @@ class Job:
     task: Task
     setting: Setting
     kept: Tensors = field(default_factory=dict)
+
+    @property
+    def start(self) -> Weights:
+        """Where the client's round begins: what it was sent, or the model of its own that it kept."""
+        return Weights.of(self.kept if self.setting.method.own_models else self.task.payload.tensors)

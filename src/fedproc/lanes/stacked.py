@@ -33,9 +33,21 @@ class StackedNet:
         self.weights = Weights(weights.params.requires_grad_(), weights.buffers, weights.counters)
         self._layout = setting.layout
         self._call: Callable[..., Any] = vmap(self._one)
+        self._call_without_mask: Callable[..., Any] = vmap(self._one_without_mask)
 
     def _one(self, named: dict[str, Tensor], images: Tensor, mask: Tensor) -> Any:
         return functional_call(self.module, named, (images, mask))
+
+    def _one_without_mask(self, named: dict[str, Tensor], images: Tensor) -> Any:
+        return functional_call(self.module, named, (images, None))
+
+    def embed(self, weights: Weights, images: Tensor) -> Tensor:
+        training = self.module.training
+        self.module.eval()
+        with torch.no_grad():
+            z: Tensor = self._call_without_mask(self._layout.named(weights), images)[0]
+        self.module.train(training)
+        return z
 
     def forward(self, images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         if mask is None:
@@ -70,9 +82,11 @@ class StackedExecutor:
         groups: dict[tuple[object, ...], list[int]] = {}
         for place, job in enumerate(jobs):
             if place not in outcomes:
-                groups.setdefault((job.task.kind, *job.setting.group), []).append(place)
+                groups.setdefault((job.task.kind, job.task.trains, job.task.clean, *job.setting.group), []).append(
+                    place
+                )
         for places in groups.values():
-            places.sort(key=lambda p: -jobs[p].setting.steps(jobs[p].task.client))
+            places.sort(key=lambda p: -jobs[p].setting.steps(jobs[p].task))
             for first in range(0, len(places), self.lanes):
                 chosen = places[first : first + self.lanes]
                 outcomes.update(zip(chosen, _together([jobs[p] for p in chosen]), strict=True))
@@ -111,29 +125,36 @@ def _stack(tensors: Sequence[Tensors]) -> Tensors:
     return {name: torch.stack([each[name] for each in tensors]) for name in tensors[0]}
 
 
-def _net(jobs: Sequence[Job]) -> StackedNet:
-    sent = _stack([Weights.of(job.task.payload.tensors).tensors() for job in jobs])
-    return StackedNet(jobs[0].setting, Weights.of(sent))
+def _net(setting: Setting, weights: Sequence[Weights]) -> StackedNet:
+    return StackedNet(setting, Weights.of(_stack([each.tensors() for each in weights])))
 
 
 def _train(jobs: Sequence[Job]) -> list[Outcome]:
     setting, method = jobs[0].setting, jobs[0].setting.method
     started = time.perf_counter()
-    net = _net(jobs)
-    feed = Feed(setting, [training_plan(job, range(job.setting.epochs)) for job in jobs], stacked=True)
-    sent = _stack([job.task.payload.tensors for job in jobs])
+    net = _net(setting, [job.start for job in jobs])
+    feed = Feed(setting, [training_plan(job, range(job.task.epochs)) for job in jobs], stacked=True)
     settings = {
         name: torch.tensor([j.task.settings[name] for j in jobs], dtype=setting.spec.dtype, device=setting.device)
         for name in jobs[0].task.settings
     }
     kept = _stack([job.kept for job in jobs])
-    local = Local(sent["params"], net.weights.params, sent, settings, kept)
-    losses = train_lanes(net, feed, method, local, setting.momentum, setting.weight_decay)
+    local = Local(
+        start=Weights.of(_stack([job.start.tensors() for job in jobs])),
+        weights=net.weights,
+        velocity=kept["velocity"] if method.keeps_momentum else torch.zeros_like(net.weights.params.detach()),
+        sent=_stack([job.task.payload.tensors for job in jobs]),
+        settings=settings,
+        kept=kept,
+        steps=torch.tensor([job.setting.steps(job.task) for job in jobs], device=setting.device),
+        log_shares=torch.stack([job.setting.log_shares(job.task.client) for job in jobs]),
+    )
+    losses = train_lanes(net, feed, jobs[0], local)
     setting.synchronise()
     trained = time.perf_counter()
     tensors = {name: tensor.detach().clone() for name, tensor in net.weights.tensors().items()}
-    tensors["losses"] = losses
-    keeps = method.keep(local)
+    tensors |= {"losses": losses, **method.answer(local)}
+    keeps = {name: tensor.detach().clone() for name, tensor in method.keep(local).items()}
     seconds = {"train": trained - started}
     if method.prototype_pass is not None:
         tensors |= _class_means(net, jobs, clean=method.prototype_pass == "clean")
@@ -147,12 +168,12 @@ def _train(jobs: Sequence[Job]) -> list[Outcome]:
                     {name: tensor[lane] for name, tensor in tensors.items()},
                     {
                         "samples": len(job.setting.shares[job.task.client]),
-                        "steps": job.setting.steps(job.task.client),
+                        "steps": job.setting.steps(job.task),
                     },
                 ),
                 seconds={kind: spent / len(jobs) for kind, spent in seconds.items()},
             ),
-            {name: tensor[lane].detach() for name, tensor in keeps.items()},
+            {name: tensor[lane] for name, tensor in keeps.items()},
         )
         for lane, job in enumerate(jobs)
     ]
@@ -160,7 +181,8 @@ def _train(jobs: Sequence[Job]) -> list[Outcome]:
 
 def _prototypes(jobs: Sequence[Job]) -> list[Outcome]:
     started = time.perf_counter()
-    tensors = _class_means(_net(jobs), jobs, clean=True)
+    net = _net(jobs[0].setting, [Weights.of(job.task.payload.tensors) for job in jobs])
+    tensors = _class_means(net, jobs, jobs[0].task.clean)
     jobs[0].setting.synchronise()
     seconds = {"prototypes": (time.perf_counter() - started) / len(jobs)}
     outcomes: list[Outcome] = []

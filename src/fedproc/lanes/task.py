@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from fedproc.methods.fedavg import Trains
 from fedproc.payload import Expected, Payload
 
 SERVER = -1  # the asker itself: evaluation of the global model
@@ -27,6 +28,9 @@ class Task:
     payload: Payload
     expects: Expected
     settings: Mapping[str, float] = field(default_factory=dict)
+    epochs: int = 0
+    trains: Trains = "all"
+    clean: bool = True  # of a pass for prototypes: in evaluation mode over every sample as it is
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,28 @@
-"""Methods by name. Adding one is adding a file and a line here."""
+"""Methods by name. Adding one is adding a file and a name here, or a file of your own given as --plugin."""
 
 from __future__ import annotations
 
+from fedproc.methods.central import Central
 from fedproc.methods.fedavg import FedAvg
+from fedproc.methods.fedavgm import FedAvgM
+from fedproc.methods.fednova import FedNova
 from fedproc.methods.fedproc import FedProc
+from fedproc.methods.fedprox import FedProx
+from fedproc.methods.moon import Moon
+from fedproc.methods.scaffold import Scaffold
+from fedproc.methods.solo import Solo
+from fedproc.methods.two_stage import TwoStage
 
-METHODS: dict[str, type[FedAvg]] = {method.name: method for method in (FedAvg, FedProc)}
+OURS: tuple[type[FedAvg], ...] = (
+    FedAvg,
+    FedProc,
+    FedProx,
+    Scaffold,
+    Moon,
+    FedNova,
+    FedAvgM,
+    TwoStage,
+    Solo,
+    Central,
+)
+METHODS: dict[str, type[FedAvg]] = {method.name: method for method in OURS}

@@ -20,10 +20,26 @@ from fedproc.methods.fedavg import Batch, FedAvg, Local, PrototypePass, Tensors
 from fedproc.payload import Payload
 
 
-class Options(fedavg.Options):
-    """The paper's choices by default; the preset `author_code` follows the authors' release."""
+class PrototypeOptions(fedavg.Options):
+    """What every method that trains towards prototypes can choose."""
 
     tau: float = Field(1.0, gt=0, description="temperature: cosines are divided by it")
+    start: Literal["data", "zeros", "random"] = Field(
+        "data", description="c0: a pass over all clients' data, zeros (no class known), or random unit vectors"
+    )
+    weighting: prototypes.Weighting = Field(
+        "uniform", description="averaging of prototypes over the clients that hold the class, or by their counts"
+    )
+    pass_mode: PrototypePass = Field(
+        "clean",
+        description="the pass that computes prototypes: clean (eval mode, every sample) or training "
+        "(batch statistics, augmented, shuffled, last partial batch dropped)",
+    )
+
+
+class Options(PrototypeOptions):
+    """The paper's choices by default; the preset `author_code` follows the authors' release."""
+
     alpha: float | None = Field(
         None, ge=0, le=1, description="a constant weight of the prototype loss instead of a schedule"
     )
@@ -38,17 +54,6 @@ class Options(fedavg.Options):
     first_round: Literal["prototype", "cross-entropy"] = Field(
         "prototype", description="the first round's loss; cross-entropy sets alpha to 0 there"
     )
-    start: Literal["data", "zeros", "random"] = Field(
-        "data", description="c0: a pass over all clients' data, zeros (no class known), or random unit vectors"
-    )
-    weighting: prototypes.Weighting = Field(
-        "uniform", description="averaging of prototypes over the clients that hold the class, or by their counts"
-    )
-    pass_mode: PrototypePass = Field(
-        "clean",
-        description="the pass that computes prototypes: clean (eval mode, every sample) or training "
-        "(batch statistics, augmented, shuffled, last partial batch dropped)",
-    )
 
     @model_validator(mode="after")
     def _constant_has_no_schedule(self) -> Options:
@@ -57,14 +62,18 @@ class Options(fedavg.Options):
         return self
 
 
-class FedProc(FedAvg):
-    """Pull samples to their class's global prototype first, train the classifier more and more."""
+class Prototypical(FedAvg):
+    """The server's care of prototypes and the clients' two losses; `alpha` says how they are mixed."""
 
-    name: ClassVar[str] = "fedproc"
-    summary: ClassVar[str] = "prototype loss traded for cross-entropy over the rounds (Mu et al. 2021)"
-    options_type: ClassVar[type[fedavg.Options]] = Options
     terms: ClassVar[tuple[str, ...]] = ("cross_entropy", "prototype_loss")
-    options: Options
+    options: PrototypeOptions
+
+    def alpha(self, t: int) -> float:
+        """The weight of the prototype loss in round t = 0, 1, ..."""
+        raise TypeError(f"{type(self).__name__} must say what alpha is")
+
+    def cross_entropy_weight(self, alpha: Tensor) -> Tensor | float:
+        return 1 - alpha
 
     # the server's half
 
@@ -76,12 +85,7 @@ class FedProc(FedAvg):
     def starts_with_prototypes(self) -> bool:
         return self.options.start == "data"
 
-    def depends_on_rounds(self) -> str | None:
-        if self.options.alpha is None and self.options.horizon is None:
-            return f"alpha falls to {self.options.floor:g} over all rounds"
-        return None
-
-    def begin(self) -> Tensors:
+    def begin(self, params: int) -> Tensors:
         problem = self.problem
         shape = (problem.classes, problem.features)
         if self.options.start == "random":
@@ -95,17 +99,6 @@ class FedProc(FedAvg):
 
     def settings(self, t: int) -> dict[str, float]:
         return {"alpha": self.alpha(t)}
-
-    def alpha(self, t: int) -> float:
-        """The weight of the prototype loss in round t = 0, 1, ..."""
-        options = self.options
-        if t == 0 and options.first_round == "cross-entropy":
-            return 0.0
-        if options.alpha is not None:
-            return options.alpha
-        done = min(t / (options.horizon or self.problem.rounds), 1.0)
-        fallen = done if options.schedule == "linear" else (1 - math.cos(math.pi * done)) / 2
-        return 1 - (1 - options.floor) * fallen
 
     def send(self, kept: Tensors) -> Tensors:
         return {"prototypes": kept["prototypes"], "known": kept["known"]}
@@ -124,9 +117,37 @@ class FedProc(FedAvg):
     # the client's half
 
     def loss(self, batch: Batch, local: Local) -> tuple[Tensor, Sequence[Tensor]]:
-        known, alpha = local.sent["known"], local.settings["alpha"]
-        samples = prototypes.contrast(batch.z, batch.labels, local.sent["prototypes"], self.options.tau, known)
+        known, alpha, gamma = local.sent["known"], local.settings["alpha"], self.problem.calibrate_prototypes
+        offset = gamma * local.log_shares if gamma else None
+        samples = prototypes.contrast(batch.z, batch.labels, local.sent["prototypes"], self.options.tau, known, offset)
         prototype_loss = batch.mean(samples, counted=prototypes.is_known(batch.labels, known))
-        cross_entropy = batch.mean(batch.cross_entropy())
-        share = 1 - alpha if self.options.combine == "trade" else 1.0
-        return share * cross_entropy + alpha * prototype_loss, (cross_entropy, prototype_loss)
+        cross_entropy = self.cross_entropy(batch, local)
+        total = self.cross_entropy_weight(alpha) * cross_entropy + alpha * prototype_loss
+        return total, (cross_entropy, prototype_loss)
+
+
+class FedProc(Prototypical):
+    """Pull samples to their class's global prototype first, train the classifier more and more."""
+
+    name: ClassVar[str] = "fedproc"
+    summary: ClassVar[str] = "prototype loss traded for cross-entropy over the rounds (Mu et al. 2021)"
+    options_type: ClassVar[type[fedavg.Options]] = Options
+    options: Options
+
+    def depends_on_rounds(self) -> str | None:
+        if self.options.alpha is None and self.options.horizon is None:
+            return f"alpha falls to {self.options.floor:g} over all rounds"
+        return None
+
+    def alpha(self, t: int) -> float:
+        options = self.options
+        if t == 0 and options.first_round == "cross-entropy":
+            return 0.0
+        if options.alpha is not None:
+            return options.alpha
+        done = min(t / (options.horizon or self.problem.rounds), 1.0)
+        fallen = done if options.schedule == "linear" else (1 - math.cos(math.pi * done)) / 2
+        return 1 - (1 - options.floor) * fallen
+
+    def cross_entropy_weight(self, alpha: Tensor) -> Tensor | float:
+        return 1 - alpha if self.options.combine == "trade" else 1.0

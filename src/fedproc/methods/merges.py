@@ -20,7 +20,7 @@ class Trained:
     steps: int
 
 
-Merge = Callable[[Tensor, Sequence[Trained]], Tensor]
+Merge = Callable[[Tensor, Sequence[Trained], float], Tensor]
 
 
 def weighted_sum(vectors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
@@ -31,9 +31,28 @@ def weighted_sum(vectors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
     return total.to(vectors[0].dtype)
 
 
-def mean(start: Tensor, clients: Sequence[Trained]) -> Tensor:
+def effective_steps(steps: Tensor, momentum: float) -> Tensor:
+    """a_i (...,): how far `steps` steps of SGD with momentum go along a constant gradient, in learning rates."""
+    counted = steps.to(torch.float64)
+    if momentum == 0:
+        return counted
+    return (counted - momentum * (1 - momentum**counted) / (1 - momentum)) / (1 - momentum)
+
+
+def mean(start: Tensor, clients: Sequence[Trained], momentum: float) -> Tensor:
     """FedAvg's sum of p_i w_i."""
     return weighted_sum([c.weights.params for c in clients], [c.share for c in clients])
+
+
+def normalised(start: Tensor, clients: Sequence[Trained], momentum: float) -> Tensor:
+    """FedNova's w^t - (sum of p_i a_i) times the sum of p_i (w^t - w_i)/a_i."""
+    lengths = [float(effective_steps(torch.tensor(c.steps), momentum)) for c in clients]
+    origin = start.to(torch.float64)
+    move = torch.zeros_like(origin)
+    for client, length in zip(clients, lengths, strict=True):
+        move.add_(origin - client.weights.params.to(torch.float64), alpha=client.share / length)
+    whole = sum(c.share * length for c, length in zip(clients, lengths, strict=True))
+    return (origin - whole * move).to(start.dtype)
 
 
 def merge_statistics(clients: Sequence[Trained]) -> tuple[Tensor, Tensor]:
@@ -43,4 +62,4 @@ def merge_statistics(clients: Sequence[Trained]) -> tuple[Tensor, Tensor]:
     return buffers, counters
 
 
-MERGES: dict[str, Merge] = {"mean": mean}
+MERGES: dict[str, Merge] = {"mean": mean, "normalised": normalised}

@@ -6,8 +6,11 @@ import importlib
 import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import nn
 
 from fedproc import streams
@@ -19,7 +22,7 @@ from fedproc.networks.network import EMBEDDING, Network, feature_size
 from fedproc.networks.resnet import resnet18, resnet50
 from fedproc.networks.simple_cnn import simple_cnn
 
-__all__ = ["EMBEDDING", "NETWORKS", "Layout", "Network", "NetworkSpec", "Weights", "build"]
+__all__ = ["EMBEDDING", "NETWORKS", "Layout", "Network", "NetworkSpec", "Weights", "build", "load_encoder"]
 
 NETWORKS = {
     "simple-cnn": "two 5x5 convolutions, two linear layers; 92,626 parameters with 10 classes at 32x32",
@@ -41,6 +44,7 @@ class NetworkSpec:
     classes: int
     normalize_z: bool
     dtype: torch.dtype = torch.float32
+    norm: str = "batch"
 
     @property
     def foreign(self) -> bool:
@@ -68,12 +72,33 @@ def build(spec: NetworkSpec, seed: int) -> Network:
         encoder = simple_cnn(spec.channels, spec.side)
     elif spec.name in ("resnet18", "resnet50"):
         resnet = resnet18 if spec.name == "resnet18" else resnet50
-        encoder = convert(resnet(spec.channels, spec.width))
+        encoder = convert(resnet(spec.channels, spec.width, spec.norm))
     else:
         raise InputError(f"--network {spec.name}: expected one of {', '.join(NETWORKS)}")
     network = Network(encoder, feature_size(encoder, spec.channels, spec.side), spec.classes, spec.normalize_z)
     initialise(network, seed)
     return network.to(spec.dtype)
+
+
+def load_encoder(network: Network, path: Path) -> None:
+    """Start the encoder from a safetensors file: the encoder's own names, or those of a model of ours."""
+    try:
+        found = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"--encoder-weights {path}: not a readable safetensors file: {error}") from error
+    if any(name.startswith("encoder.") for name in found):
+        found = {name.removeprefix("encoder."): t for name, t in found.items() if name.startswith("encoder.")}
+    wanted = network.encoder.state_dict()
+    for name in sorted(set(wanted) | set(found)):
+        if name not in found or name not in wanted:
+            where = "is missing in the file" if name not in found else "is not part of this encoder"
+            raise InputError(f"--encoder-weights {path}: {name} {where}; expected the weights of the same --network")
+        if found[name].shape != wanted[name].shape:
+            shapes = f"{tuple(found[name].shape)}, expected {tuple(wanted[name].shape)}"
+            raise InputError(f"--encoder-weights {path}: {name} has shape {shapes}")
+        if found[name].is_floating_point() and not bool(torch.isfinite(found[name]).all()):
+            raise InputError(f"--encoder-weights {path}: {name} is not finite")
+    network.encoder.load_state_dict(found)
 
 
 def _import_encoder(path: str) -> nn.Module:

@@ -36,6 +36,7 @@ class MaskedBatchNorm(_BatchNorm):
         mean = (input * kept).sum(dim=axes) / count
         centred = (input - mean.view(shape)) * kept
         variance = centred.square().sum(dim=axes) / count
+        variance = variance + (kept.sum() == 0)  # nothing kept: a lane at rest, which must not blow up
         if self.training and self.running_mean is not None and self.running_var is not None:
             self._remember(mean.detach(), (variance * count / (count - 1).clamp(min=1)).detach())
         output = (input - mean.view(shape)) * torch.rsqrt(variance + self.eps).view(shape)

@@ -63,6 +63,14 @@ class Layout:
         """P, F and C."""
         return tuple(sum(prod(shape) for _, shape in part) for part in self._parts())  # type: ignore[return-value]
 
+    def span(self, prefix: str) -> slice:
+        """Where the parameters whose names begin with `prefix` lie; they stand side by side."""
+        ends = [0]
+        for _, shape in self.params:
+            ends.append(ends[-1] + prod(shape))
+        chosen = [place for place, (name, _) in enumerate(self.params) if name.startswith(prefix)]
+        return slice(ends[chosen[0]], ends[chosen[-1] + 1])
+
     def _parts(self) -> tuple[tuple[Entry, ...], tuple[Entry, ...], tuple[Entry, ...]]:
         return self.params, self.buffers, self.counters
 

@@ -1,7 +1,7 @@
 """Initial weights as a pure function of the model seed.
 
-Linear layers and the simple CNN's convolutions start as torch's do (uniform within 1/sqrt(fan-in)),
-convolutions before a batch-norm as in He et al. (normal, fan-out), batch-norm as the identity.
+Linear layers and the simple CNN's convolutions start as torch's do (uniform within 1/sqrt(fan-in)), convolutions
+without bias, which a norm follows, as in He et al. (normal, fan-out), batch- and group-norm as the identity.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def initialise(module: nn.Module, seed: int) -> None:
 
 def _fill(layer: nn.Module, name: str, parameter: nn.Parameter, at: int) -> None:
     values: Tensor
-    if isinstance(layer, MaskedBatchNorm):
+    if isinstance(layer, (MaskedBatchNorm, nn.GroupNorm)):
         values = torch.full((parameter.numel(),), 1.0 if name == "weight" else 0.0, dtype=torch.float64)
     elif isinstance(layer, nn.Conv2d) and layer.bias is None:
         fan_out = layer.out_channels * layer.kernel_size[0] * layer.kernel_size[1] // layer.groups

@@ -7,11 +7,21 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+Norm = Callable[[int], nn.Module]
 
-def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
+
+def group_norm(channels: int) -> nn.Module:
+    """32 groups, or as many as leave two channels a group."""
+    return nn.GroupNorm(max(1, min(32, channels // 2)), channels)
+
+
+NORMS: dict[str, Norm] = {"batch": nn.BatchNorm2d, "group": group_norm}
+
+
+def _shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Module:
     if stride == 1 and inputs == outputs:
         return nn.Identity()
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), norm(outputs))
 
 
 class BasicBlock(nn.Module):
@@ -19,13 +29,13 @@ class BasicBlock(nn.Module):
 
     expansion = 1
 
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
+    def __init__(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
-        self.norm1 = nn.BatchNorm2d(width)
+        self.norm1 = norm(width)
         self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
-        self.norm2 = nn.BatchNorm2d(width)
-        self.shortcut = _shortcut(inputs, width, stride)
+        self.norm2 = norm(width)
+        self.shortcut = _shortcut(inputs, width, stride, norm)
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.norm1(self.conv1(x)))
@@ -37,16 +47,16 @@ class Bottleneck(nn.Module):
 
     expansion = 4
 
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
+    def __init__(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
         super().__init__()
         outputs = self.expansion * width
         self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
-        self.norm1 = nn.BatchNorm2d(width)
+        self.norm1 = norm(width)
         self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
-        self.norm2 = nn.BatchNorm2d(width)
+        self.norm2 = norm(width)
         self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
-        self.norm3 = nn.BatchNorm2d(outputs)
-        self.shortcut = _shortcut(inputs, outputs, stride)
+        self.norm3 = norm(outputs)
+        self.shortcut = _shortcut(inputs, outputs, stride, norm)
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.norm1(self.conv1(x)))
@@ -55,22 +65,22 @@ class Bottleneck(nn.Module):
 
 
 def _resnet(
-    block: Callable[[int, int, int], nn.Module], expansion: int, depths: tuple[int, ...], channels: int, width: int
+    block: type[BasicBlock | Bottleneck], depths: tuple[int, ...], channels: int, width: int, norm: Norm
 ) -> nn.Module:
-    layers: list[nn.Module] = [nn.Conv2d(channels, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    layers: list[nn.Module] = [nn.Conv2d(channels, width, 3, 1, 1, bias=False), norm(width), nn.ReLU()]
     inputs = width
     for stage, depth in enumerate(depths):
         for place in range(depth):
-            layers.append(block(inputs, width << stage, 2 if stage and not place else 1))
-            inputs = expansion * (width << stage)
+            layers.append(block(inputs, width << stage, 2 if stage and not place else 1, norm))
+            inputs = block.expansion * (width << stage)
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
-def resnet18(channels: int, width: int) -> nn.Module:
+def resnet18(channels: int, width: int, norm: str) -> nn.Module:
     """Encoder from (B, channels, H, W) to (B, 8 * width); the usual width is 64."""
-    return _resnet(BasicBlock, BasicBlock.expansion, (2, 2, 2, 2), channels, width)
+    return _resnet(BasicBlock, (2, 2, 2, 2), channels, width, NORMS[norm])
 
 
-def resnet50(channels: int, width: int) -> nn.Module:
+def resnet50(channels: int, width: int, norm: str) -> nn.Module:
     """Encoder from (B, channels, H, W) to (B, 32 * width); the usual width is 64."""
-    return _resnet(Bottleneck, Bottleneck.expansion, (3, 4, 6, 3), channels, width)
+    return _resnet(Bottleneck, (3, 4, 6, 3), channels, width, NORMS[norm])

@@ -51,9 +51,14 @@ def save(folder: Path, round_number: int, tensors: Mapping[str, Tensor], values:
             (target / name).write_bytes(content)
             shards[name] = hashlib.sha256(content).hexdigest()
         index = {"schema": SCHEMA, "values": dict(values), "tensors": places, "shards": shards}
+        index["checksum"] = _checksum(index)
         (target / "checkpoint.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
 
     write_folder(folder / f"round-{round_number:06d}", fill)
+
+
+def _checksum(index: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(index, sort_keys=True).encode()).hexdigest()
 
 
 def keep_last(folder: Path, count: int) -> None:
@@ -61,6 +66,11 @@ def keep_last(folder: Path, count: int) -> None:
     with naming(folder):
         for old in _newest_first(folder)[count:]:
             shutil.rmtree(old)
+
+
+def paths(folder: Path) -> list[Path]:
+    """The whole checkpoints that are there, newest first."""
+    return _newest_first(folder) if folder.is_dir() else []
 
 
 def load_newest(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[str]] | None:
@@ -88,6 +98,8 @@ def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         index = json.loads((path / "checkpoint.json").read_text(encoding="utf-8"))
         if index["schema"] != SCHEMA:
             raise Damaged(f"{path}: written with schema {index['schema']}, this version reads {SCHEMA}")
+        if index.pop("checksum") != _checksum(index):
+            raise Damaged(f"{path / 'checkpoint.json'}: wrong checksum")
         buffer = bytearray()
         for name, digest in index["shards"].items():
             content = (path / name).read_bytes()

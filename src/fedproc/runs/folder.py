@@ -23,11 +23,22 @@ from torch import Tensor
 
 from fedproc.errors import InputError, RunError
 from fedproc.experiment import FREE, IMPLIED, flag
-from fedproc.methods.fedavg import FedAvg
 from fedproc.runs import checkpoint
-from fedproc.runs.atomic import naming, sweep, write_file, write_json
+from fedproc.runs.atomic import TEMPORARY, naming, sweep, write_file, write_json
+from fedproc.runs.result import without_evaluation
 
-FILES = ("config.json", "environment.json", "metrics.jsonl", "model.safetensors", "result.json", "checkpoint")
+FILES = (
+    "config.json",
+    "environment.json",
+    "metrics.jsonl",
+    "confusion.jsonl",
+    "model.safetensors",
+    "averaged.safetensors",
+    "models",
+    "clients",
+    "result.json",
+    "checkpoint",
+)
 Record = dict[str, Any]
 
 
@@ -51,25 +62,37 @@ class Lock:
 class RunFolder:
     """The files of one run, opened for work."""
 
-    def __init__(self, path: Path, fresh: bool = False) -> None:
+    def __init__(self, path: Path) -> None:
         if path.exists() and not path.is_dir():
             raise InputError(f"--out {path}: a file is in the way, expected a folder")
         self.path = path
         self._lock = Lock(path)
         try:
             with naming(path):
-                sweep(path)
-                strangers = sorted(entry.name for entry in path.iterdir() if entry.name not in FILES)
-                if strangers and not self._file("config.json").exists():
-                    raise InputError(f"--out {path}: holds {strangers[0]}, expected a run folder or an empty one")
-                if fresh:
-                    self._clear()
+                names = sorted(e.name for e in path.iterdir() if not e.name.startswith(TEMPORARY + "config.json"))
+            if names and not self._is_ours():
+                raise InputError(f"--out {path}: holds {names[0]}, expected a run folder or an empty one")
         except BaseException:
             self._lock.release()
             raise
 
     def close(self) -> None:
         self._lock.release()
+
+    def _is_ours(self) -> bool:
+        """Whether config.json is one that we wrote, so that nobody else's files are taken for a run."""
+        try:
+            config = json.loads(self._file("config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        return isinstance(config, dict) and {"method", "fingerprint", "data_seed"} <= set(config)
+
+    def prepare(self, fresh: bool) -> None:
+        """Sweep what a killed process left half-written, and everything if the run is to start over."""
+        with naming(self.path):
+            sweep(self.path)
+            if fresh:
+                self._clear()
 
     def _file(self, name: str) -> Path:
         return self.path / name
@@ -79,15 +102,18 @@ class RunFolder:
             target = self._file(name)
             shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
 
-    def settle(self, config: Record, method: FedAvg) -> None:
-        """Write config.json, or hold the one that is there against this config."""
+    def settle(self, config: Record, fixed_rounds: str | None) -> None:
+        """Write config.json, or hold the one that is there against this config.
+
+        `fixed_rounds` says why another number of rounds cannot continue the run, if it cannot.
+        """
         known = self._read("config.json")
         if known is None:
             write_json(self._file("config.json"), config)
             return
-        for path, old, new in differences(known, config):
+        found = differences(known, config)
+        for path, old, new in found:
             if path == "rounds":
-                self._more_rounds(int(old), int(new), method)
                 continue
             if path == "fingerprint":
                 raise InputError(f"--data {config['data']}: not the data that the run in {self.path} was trained on")
@@ -95,11 +121,14 @@ class RunFolder:
                 f"{flag(path)} {_shown(new)}: the run in {self.path} has {_shown(old)}; "
                 "take that, another --out, or --fresh to start over"
             )
-        if known != config:
+        for path, old, new in found:
+            if path == "rounds":
+                self._more_rounds(int(old), int(new), int(config["eval_every"]), fixed_rounds)
+        if known != config and self.result() is None:
             write_json(self._file("config.json"), config)
 
-    def _more_rounds(self, old: int, new: int, method: FedAvg) -> None:
-        reason = method.depends_on_rounds()
+    def _more_rounds(self, old: int, new: int, eval_every: int, reason: str | None) -> None:
+        """Reopen a run for more rounds: the old last one was evaluated only because it was the last."""
         if reason is not None:
             raise InputError(
                 f"--rounds {new}: the run in {self.path} has {old} and cannot be continued with another number, "
@@ -108,6 +137,10 @@ class RunFolder:
         done = len(self.metrics())
         if new < done:
             raise InputError(f"--rounds {new}: the run in {self.path} has done {done}; take at least that, or --fresh")
+        if self.result() is not None and old % eval_every:
+            records = [without_evaluation(r) if r["round"] == old else r for r in self.metrics()]
+            self._rewrite("metrics.jsonl", records)
+            self._rewrite("confusion.jsonl", [r for r in self.confusions() if r["round"] != old])
         self._file("result.json").unlink(missing_ok=True)
 
     def _read(self, name: str) -> Record | None:
@@ -135,8 +168,16 @@ class RunFolder:
         write_json(self._file("result.json"), result)
 
     def metrics(self) -> list[Record]:
+        """One record a round."""
+        return self._lines("metrics.jsonl")
+
+    def confusions(self) -> list[Record]:
+        """One confusion matrix (true, predicted) an evaluated round."""
+        return self._lines("confusion.jsonl")
+
+    def _lines(self, name: str) -> list[Record]:
         """The records of all whole lines; a line cut off by a kill is not one."""
-        path = self._file("metrics.jsonl")
+        path = self._file(name)
         if not path.exists():
             return []
         lines = path.read_text(encoding="utf-8").split("\n")
@@ -145,38 +186,59 @@ class RunFolder:
         except ValueError as error:
             raise RunError(f"{path}: a line is not JSON ({error}); --fresh starts over") from error
 
-    def append_metrics(self, record: Record) -> None:
-        path = self._file("metrics.jsonl")
+    def append_metrics(self, record: Record, confusion: Record | None) -> None:
+        if confusion is not None:
+            self._append("confusion.jsonl", confusion)
+        self._append("metrics.jsonl", record)
+
+    def _append(self, name: str, record: Record) -> None:
+        path = self._file(name)
         with naming(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
-    def save_checkpoint(self, round_number: int, tensors: Mapping[str, Tensor], values: Record) -> None:
+    def save_checkpoint(self, round_number: int, tensors: Mapping[str, Tensor], values: Record) -> list[Path]:
+        """Write one and keep the last two; returns those that are there."""
         checkpoint.save(self._file("checkpoint"), round_number, tensors, values)
         checkpoint.keep_last(self._file("checkpoint"), 2)
+        return checkpoint.paths(self._file("checkpoint"))
 
-    def finish_checkpoints(self) -> None:
+    def finish_checkpoints(self) -> list[Path]:
+        """Keep the final one alone."""
         checkpoint.keep_last(self._file("checkpoint"), 1)
+        return checkpoint.paths(self._file("checkpoint"))
 
     def resume(self) -> tuple[dict[str, Tensor], Record, list[str]] | None:
         """The newest whole checkpoint, with metrics.jsonl cut back to its round."""
         found = checkpoint.load_newest(self._file("checkpoint"))
         done = int(found[1]["round"]) if found else 0
-        records = [record for record in self.metrics() if record["round"] <= done]
-        if len(records) != done:
-            raise RunError(f"{self._file('metrics.jsonl')}: {len(records)} rounds of {done}; --fresh starts over")
-        text = "".join(json.dumps(record, allow_nan=False) + "\n" for record in records)
-        path = self._file("metrics.jsonl")
-        if path.exists() and path.read_text(encoding="utf-8") != text:
-            write_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        if self._cut("metrics.jsonl", done) != done:
+            raise RunError(f"{self._file('metrics.jsonl')}: fewer than the {done} rounds done; --fresh starts over")
+        self._cut("confusion.jsonl", done)
         return found
 
-    def write_model(self, tensors: Mapping[str, Tensor], description: Record) -> None:
+    def _cut(self, name: str, done: int) -> int:
+        """Drop the lines of later rounds; returns how many are left."""
+        records = [record for record in self._lines(name) if record["round"] <= done]
+        self._rewrite(name, records)
+        return len(records)
+
+    def _rewrite(self, name: str, records: list[Record]) -> None:
+        text = "".join(json.dumps(record, allow_nan=False) + "\n" for record in records)
+        path = self._file(name)
+        if path.exists() and path.read_text(encoding="utf-8") != text:
+            write_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+    def write_model(self, name: str, tensors: Mapping[str, Tensor], description: Record) -> None:
         """One metadata key only: safetensors orders several differently in each process."""
         ready = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
         content = save(ready, metadata={"fedproc": json.dumps(description)})
-        write_file(self._file("model.safetensors"), lambda temporary: temporary.write_bytes(content))
+        path = self._file(name)
+        with naming(path):
+            path.parent.mkdir(exist_ok=True)
+            sweep(path.parent)
+        write_file(path, lambda temporary: temporary.write_bytes(content))
 
 
 def differences(old: Record, new: Record, prefix: str = "") -> list[tuple[str, Any, Any]]:

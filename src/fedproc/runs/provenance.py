@@ -45,16 +45,17 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree, where the package runs from one."""
-    here = Path(__file__).resolve().parent
+    """The commit of the source tree, where the package runs from its own."""
+    here = Path(__file__).resolve().parent.parent
+    top = _git(here, "rev-parse", "--show-toplevel")
+    if top is None or Path(top) / "src" / "fedproc" != here:
+        return None
+    return _git(here, "describe", "--always", "--dirty", "--abbrev=40")
+
+
+def _git(where: Path, *words: str) -> str | None:
     try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=40"],
-            cwd=here,
-            capture_output=True,
-            text=True,
-            timeout=5,
-        )
+        found = subprocess.run(["git", *words], cwd=where, capture_output=True, text=True, timeout=5)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return found.stdout.strip() or None if found.returncode == 0 else None

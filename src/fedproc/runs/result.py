@@ -13,7 +13,7 @@ def seconds_of(record: Record) -> float:
     return float(sum(record["seconds"].values()))
 
 
-def summarise(records: Sequence[Record], held_out: str) -> Record:
+def summarise(records: Sequence[Record], held_out: str, target: float | None = None) -> Record:
     """Final round first; best, and the mean of the evaluated rounds among the last 10, are labelled as such.
 
     With a validation split the names begin with val_, and nothing is said of the test set.
@@ -25,6 +25,13 @@ def summarise(records: Sequence[Record], held_out: str) -> Record:
     last = [record[key] for record in evaluated if record["round"] > records[-1]["round"] - LAST]
     best = max(evaluated, key=lambda record: record[key])
     seconds = sum(seconds_of(record) for record in records)
+    averaged = f"{prefix}averaged_accuracy"
+    extra = {f"{prefix}final_averaged_accuracy": evaluated[-1][averaged]} if averaged in evaluated[-1] else {}
+    deviation = f"{key}_deviation"
+    if deviation in evaluated[-1]:
+        extra[f"{prefix}final_accuracy_deviation"] = evaluated[-1][deviation]
+    if target is not None:
+        extra |= _to_target(records, key, target)
     return {
         "status": "finished",
         "rounds": records[-1]["round"],
@@ -33,8 +40,26 @@ def summarise(records: Sequence[Record], held_out: str) -> Record:
         f"{prefix}best_round": best["round"],
         f"{prefix}last10_accuracy": sum(last) / len(last),
         f"{prefix}final_prototype_accuracy": evaluated[-1][nearest],
+        **extra,
         "bytes_up": sum(record["bytes_up"] for record in records),
         "bytes_down": sum(record["bytes_down"] for record in records),
         "seconds": seconds,
         "samples_per_second": sum(record["samples"] for record in records) / seconds,
     }
+
+
+def without_evaluation(record: Record) -> Record:
+    """A record as it is in a round that is not evaluated."""
+    names = ("balanced_accuracy", "macro_f1", "auc", "class_accuracy", "prototype_accuracy")
+    prefixes = ("test_", "val_", "averaged_", "client_accuracy")
+    return {name: value for name, value in record.items() if name not in names and not name.startswith(prefixes)}
+
+
+def _to_target(records: Sequence[Record], key: str, target: float) -> Record:
+    """Rounds and bytes until the target accuracy was first seen; None if it never was."""
+    spent = 0
+    for record in records:
+        spent += record["bytes_up"] + record["bytes_down"]
+        if record.get(key, -1.0) >= target:
+            return {"target_accuracy": target, "rounds_to_target": record["round"], "bytes_to_target": spent}
+    return {"target_accuracy": target, "rounds_to_target": None, "bytes_to_target": None}
