@@ -8,6 +8,7 @@ from conftest import Train, toy_images
 from torch import Tensor
 
 from fedproc import InputError
+from fedproc.methods import METHODS
 from fedproc.session import Session
 
 NETWORKS = {"simple-cnn": "simple-cnn", "batch-norm": "toy_networks:BatchNormNet"}
@@ -55,6 +56,39 @@ def test_serial_and_stacked_agree(
     train: Train, network: str, method: str, preset: str, dtype: str, tolerance: float
 ) -> None:
     agree(train, tolerance, network=NETWORKS[network], method=method, preset=preset, dtype=dtype, rounds=2, lr=0.01)
+
+
+RIVALS = sorted(set(METHODS) - {"fedavg", "fedproc", "solo"})
+
+
+@pytest.mark.parametrize("method", RIVALS)
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-5)])
+def test_every_rival_agrees(train: Train, network: str, method: str, dtype: str, tolerance: float) -> None:
+    agree(train, tolerance, network=NETWORKS[network], method=method, dtype=dtype, rounds=2, lr=0.01, calibrate=0.5)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_solo_agrees(train: Train, network: str) -> None:
+    given = {"method": "solo", "solo": {"epochs": 3}, "network": NETWORKS[network], "dtype": "float64", "lr": 0.01}
+    images = toy_images(absent=2)
+    serial, stacked = train(images, "serial", 1, **given), train(images, "stacked", 3, **given)
+    for client in range(5):
+        one, other = serial.store.get(client), stacked.store.get(client)
+        assert one is not None and other is not None
+        for name in ("params", "buffers", "velocity"):
+            assert (one[name] - other[name]).norm() <= 1e-9 * one["params"].norm()
+    assert serial.records[-1]["test_accuracy"] == stacked.records[-1]["test_accuracy"]
+
+
+def test_padded_lanes_do_not_poison_a_deep_network(train: Train) -> None:
+    given = {"network": "resnet18", "width": 8, "preset": "author_code", "epochs": 1, "rounds": 1, "lr": 0.01}
+    images = toy_images(absent=2)
+    serial, stacked = (
+        train(images, executor, 1 if executor == "serial" else 5, **given) for executor in ("serial", "stacked")
+    )
+    assert serial.records[0]["clients"] == stacked.records[0]["clients"] == 5
+    assert distance(serial, stacked) < 1e-2
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedproc"])
@@ -116,7 +150,7 @@ def test_edges_work(train: Train, shape: dict[str, int], given: dict[str, object
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
-@pytest.mark.parametrize("method", ["fedavg", "fedproc"])
+@pytest.mark.parametrize("method", ["fedavg", "fedproc", *RIVALS])
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-5)])
 def test_executors_agree_on_a_gpu(train: Train, network: str, method: str, dtype: str, tolerance: float) -> None:

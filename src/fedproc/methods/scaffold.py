@@ -60,7 +60,7 @@ class Scaffold(FedAvg):
 
     def _new_control(self, local: Local) -> Tensor:
         moved = local.start.params - local.weights.params.detach()
-        divisor = local.settings["lr"] * effective_steps(local.steps, self.problem.momentum)
+        divisor = local.settings["lr"] * effective_steps(local.steps, self.problem.momentum).to(moved.dtype)
         return local.kept["control"] - local.sent["control"] + moved / divisor.unsqueeze(-1)
 
     def returned(self, params: int, dtype: torch.dtype) -> Shapes:
