@@ -114,3 +114,20 @@ def contents(folder: Path) -> dict[str, Any]:
         else:
             found[name] = path.read_bytes()
     return found
+
+
+def work(folder: Path, images: Images | None = None, fresh: bool = False, **given: Any) -> Session:
+    """Run a toy experiment in a folder, or continue it."""
+    session = Session(
+        toy_experiment(**{"rounds": 4, "checkpoint_every": 2, **given}), ToyLibrary(images or toy_images())
+    )
+    session.claim(folder)
+    session.open(fresh)
+    executor = choose("serial", 1, 1, [session.setting], 5)
+    try:
+        if session.result is None:
+            drive([session], executor, Nobody())
+    finally:
+        executor.close()
+        session.close()
+    return session

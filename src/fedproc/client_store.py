@@ -35,7 +35,7 @@ class ClientStore:
         self._staged: dict[int, tuple[int, Kept]] = {}
         self._memory: dict[int, Kept] = {}
         self._files: dict[int, tuple[str, str]] = {}  # name and SHA-256
-        self._last: dict[int, int] = {}  # the round of each client's last accepted answer
+        self._last: dict[int, tuple[int, int]] = {}  # the round of each client's last accepted answer, and its bytes
 
     def place(self, folder: Path) -> None:
         """Where files go; a temporary folder if nowhere is said."""
@@ -70,23 +70,17 @@ class ClientStore:
         for client, (round_number, kept) in self._staged.items():
             self._memory[client] = kept
             self._files.pop(client, None)
-            self._last[client] = round_number
+            self._last[client] = (round_number, sum(t.numel() * t.element_size() for t in kept.values()))
         self._staged.clear()
         used = 0
-        for client in sorted(self._last, key=lambda c: (-self._last[c], c)):
-            size = self._size(client)
-            used += size
+        for client in sorted(self._last, key=lambda c: (-self._last[c][0], c)):
+            used += self._last[client][1]
             if used > self._limit and client in self._memory:
                 self._write(client)
 
-    def _size(self, client: int) -> int:
-        if client in self._memory:
-            return sum(t.numel() * t.element_size() for t in self._memory[client].values())
-        return (self._home() / self._files[client][0]).stat().st_size
-
     def _write(self, client: int) -> None:
         content = save({name: tensor.cpu().contiguous() for name, tensor in self._memory.pop(client).items()})
-        name = f"client-{client:06d}-round-{self._last[client]:06d}.safetensors"
+        name = f"client-{client:06d}-round-{self._last[client][0]:06d}.safetensors"
         write_file(self._home() / name, lambda path: path.write_bytes(content))
         self._files[client] = (name, hashlib.sha256(content).hexdigest())
 
@@ -104,11 +98,11 @@ class ClientStore:
     def values(self) -> dict[str, Any]:
         """The rest of a checkpoint: which files hold the other clients, and who answered when."""
         files = {str(client): list(self._files[client]) for client in sorted(self._files)}
-        return {"files": files, "last": {str(client): self._last[client] for client in sorted(self._last)}}
+        return {"files": files, "last": {str(client): list(self._last[client]) for client in sorted(self._last)}}
 
     def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         self._memory, self._files = {}, {int(c): (name, digest) for c, (name, digest) in values["files"].items()}
-        self._last = {int(client): number for client, number in values["last"].items()}
+        self._last = {int(client): (number, size) for client, (number, size) in values["last"].items()}
         for path, tensor in tensors.items():
             client, _, name = path.partition("/")
             self._memory.setdefault(int(client), {})[name] = tensor

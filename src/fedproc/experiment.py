@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, model_validator
 
-from fedproc.data import SOURCES, source_of
+from fedproc.data import source_of
 from fedproc.data.augment import AUGMENTATIONS
 from fedproc.data.partition import PARTITIONS
 from fedproc.errors import InputError
@@ -62,7 +62,7 @@ class Experiment(BaseModel):
 
     method: str = Field("fedproc", description="what to run", examples=list(METHODS))
     preset: str = Field("paper", description="named set of defaults", examples=list(PRESETS))
-    data: str = Field("fashion-mini", description="data set by name, or the path of your own image folder")
+    data: str = Field("fashion-mini", description="data set by name, or the path of your own image folder or CSV file")
     data_dir: Path | None = Field(None, description="folder that holds the data set's files; never downloads then")
     image_size: int | None = Field(
         None, ge=16, le=1024, description="side that your own images are scaled to (default: theirs, or 32)"
@@ -71,6 +71,8 @@ class Experiment(BaseModel):
     clients: int = Field(10, ge=1, description="number of clients m")
     partition: str = Field("dirichlet", description="how the data is dealt out", examples=list(PARTITIONS))
     beta: float = Field(0.5, gt=0, description="Dirichlet concentration; smaller is more skewed")
+    classes_per_client: int = Field(2, ge=1, description="classes a client holds under --partition shards")
+    partition_file: Path | None = Field(None, description="JSON of indices, a list a client, for --partition file")
     min_size: int = Field(10, ge=1, description="fewest samples a client may hold")
     val_fraction: float = Field(
         0.0, ge=0, lt=1, description="validation share of each client; above 0 the test set is not touched"
@@ -194,10 +196,10 @@ class Experiment(BaseModel):
         device, _, number = self.device.partition(":")
         if device not in ("auto", "cpu", "cuda") or (number and (device != "cuda" or not number.isdigit())):
             raise ValueError(f"--device {self.device}: expected auto, cpu, cuda or cuda:N")
-        if self.data in SOURCES and self.image_size is not None:
-            raise ValueError(
-                f"--image-size {self.image_size}: only for your own image folders; {self.data} has its own size"
-            )
+        if self.image_size is not None and not source_of(self.data).resizable:
+            raise ValueError(f"--image-size {self.image_size}: only for your own images; {self.data} has its own size")
+        if self.partition == "file" and self.partition_file is None:
+            raise ValueError("--partition file: needs --partition-file")
         return self
 
     def config(self) -> Given:

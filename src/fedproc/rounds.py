@@ -148,6 +148,9 @@ def _round(plan: Plan, state: State) -> Asking:
     trained = _trained(method, payloads)
     weights, kept = _merged(plan, state, sent, trained)
     kept = method.receive(kept, payloads)
+    weights = replace(weights, params=method.finish(weights.params, kept))
+    if plan.average_weights and not method.own_models:
+        kept = {**kept, **_average(plan.average_weights, kept, weights)}
     drift = [float((c.weights.params - sent.params).norm()) for c in trained]
     merging = time.perf_counter() - began
 
@@ -192,10 +195,7 @@ def _merged(
         return state.weights, state.kept
     merged = MERGES[plan.merge](sent.params, trained, method.problem.momentum)
     params, kept = SERVER_STEPS[plan.server_step](sent.params, merged, state.kept, method.step_numbers())
-    weights = Weights(params, *merge_statistics(trained))
-    if plan.average_weights:
-        kept = {**kept, **_average(plan.average_weights, kept, weights)}
-    return weights, kept
+    return Weights(params, *merge_statistics(trained)), kept
 
 
 def _average(d: float, kept: Mapping[str, Tensor], weights: Weights) -> dict[str, Tensor]:

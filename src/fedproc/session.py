@@ -15,13 +15,14 @@ from fedproc import streams
 from fedproc.client_store import ClientStore
 from fedproc.data import SOURCES, Images, load, source_of
 from fedproc.data.augment import AUGMENTATIONS
-from fedproc.data.partition import Indices, class_counts, deal_test, hold_out, partition
+from fedproc.data.partition import Deal, Indices, class_counts, deal_test, hold_out
 from fedproc.errors import Diverged, InputError
 from fedproc.evaluate import HeldOut
 from fedproc.experiment import Experiment
 from fedproc.lanes import Answer, Bank, Job, Kind, Setting, Task
 from fedproc.methods import METHODS
 from fedproc.methods.fedavg import Problem
+from fedproc.methods.plugin import LOADED
 from fedproc.networks import EMBEDDING, Layout, NetworkSpec, Weights, build, load_encoder
 from fedproc.rounds import Loop, Plan, Progress, State, first_state, play
 from fedproc.runs.atomic import uninterrupted
@@ -71,7 +72,8 @@ class Library:
 def deal(experiment: Experiment, images: Images) -> list[Indices]:
     """Who holds what."""
     e = experiment
-    return partition(e.partition, images.train.labels, e.clients, e.beta, e.data_seed, e.min_size)
+    made = Deal(e.partition, e.clients, e.beta, e.data_seed, e.min_size, e.classes_per_client, e.partition_file)
+    return made.shares(images.train.labels, images.train.sites)
 
 
 class Session:
@@ -107,6 +109,8 @@ class Session:
         try:
             self.store.place(folder.path / "clients")
             config = {**self.experiment.config(), "rounds": self.plan.rounds, "fingerprint": self.images.fingerprint}
+            if self.experiment.method in LOADED:
+                config["plugin"] = LOADED[self.experiment.method]
             folder.settle(config, self.plan.depends_on_rounds())
             self.result = folder.result()
             found = folder.resume() if self.result is None else None

@@ -69,7 +69,7 @@ def test_toml_flags_and_presets_in_that_order(
         ("run --fedproc.tau zero", "--fedproc.tau zero: expected a number"),
         ("run --fedproc.taau 1", "--fedproc.taau: not understood; did you mean --fedproc.tau?"),
         ("run --method magic", "--method magic: expected fedavg, fedproc, "),
-        ("run --data magic", "--data magic: expected fashion-mini, cifar10, cifar100 or the path of an image folder"),
+        ("run --data magic", "--data magic: expected fashion-mini, fashion-mnist, mnist, cifar10"),
         ("run --clients 1001", "clients 1001 with min-size 10: needs 10010 samples, the data has 10000"),
         ("run --data cifar10 --data-dir nowhere", "--data-dir nowhere: no such folder"),
         ("run --config nowhere.toml", "--config nowhere.toml: cannot be read: No such file or directory"),

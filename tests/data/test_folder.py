@@ -10,7 +10,7 @@ from PIL import Image
 from fedproc import InputError
 from fedproc.data import load
 from fedproc.data.folder import read
-from fedproc.data.partition import iid
+from fedproc.data.partition import iid, natural
 from fedproc.data.sites import write_sites
 
 
@@ -81,6 +81,10 @@ def test_a_sideways_photograph_is_turned_upright(tmp_path: Path) -> None:
         ("empty class", "green: an empty class"),
         ("no classes", "not an image folder"),
         ("one image", "solo: one image only"),
+        ("dicom", "red/3.png: DICOM is not read"),
+        ("nested", "deep: holds folders (inner) and no images"),
+        ("enormous", "red/3.png: 9,000 x 9,000 pixels; expected at most"),
+        ("float", "red/3.tiff: floating-point pixels"),
     ],
 )
 def test_damage_is_named_by_path(damage: str, words: str, tmp_path: Path) -> None:
@@ -95,6 +99,14 @@ def test_damage_is_named_by_path(damage: str, words: str, tmp_path: Path) -> Non
         path.write_bytes(path.read_bytes()[:-900])
     elif damage == "empty class":
         (tmp_path / "green").mkdir()
+    elif damage == "dicom":
+        (tmp_path / "red" / "3.png").write_bytes(b"\0" * 128 + b"DICM" + b"\0" * 50)
+    elif damage == "nested":
+        picture(tmp_path / "deep" / "inner" / "0.png", 3)
+    elif damage == "enormous":
+        Image.new("1", (9000, 9000)).save(tmp_path / "red" / "3.png")
+    elif damage == "float":
+        Image.fromarray(np.ones((20, 20), np.float32)).save(tmp_path / "red" / "3.tiff")
     elif damage == "one image":
         picture(tmp_path / "solo" / "0.png", 3)
     where = tmp_path / "red" if damage == "no classes" else tmp_path
@@ -107,7 +119,7 @@ def test_a_test_class_that_train_lacks(tmp_path: Path) -> None:
     make(tmp_path / "train")
     make(tmp_path / "test")
     picture(tmp_path / "test" / "green" / "0.png", (0, 200, 0))
-    with pytest.raises(InputError, match=r"test/green: a class that .*train does not have"):
+    with pytest.raises(InputError, match=r"the test images have a class green that the training images do not have"):
         read(tmp_path, None, 0.2, 0)
 
 
@@ -142,3 +154,44 @@ def test_sites_hold_the_partition_losslessly(tmp_path: Path) -> None:
     assert read(tmp_path / "sites" / "site-1", None, 0.2, 0).side == 18
     with pytest.raises(InputError, match="already there"):
         write_sites(images, shares, tmp_path / "sites")
+
+
+@pytest.mark.parametrize("suffix", ["png", "tiff"])
+def test_sixteen_bits_keep_their_range(tmp_path: Path, suffix: str) -> None:
+    ramp = np.linspace(0, 65535, 32 * 32).astype(np.uint16).reshape(32, 32)
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for i in range(2):
+            Image.fromarray(ramp).save(tmp_path / name / f"{i}.{suffix}")
+    images = read(tmp_path, 32, 0.5, 0)
+    assert images.channels == 1
+    assert (images.train.images[0, 0] == ramp >> 8).all()
+
+
+def test_train_and_val_or_train_alone(tmp_path: Path) -> None:
+    make(tmp_path / "a" / "train")
+    make(tmp_path / "a" / "val", 2)
+    assert len(read(tmp_path / "a", None, 0.2, 0).test) == 4
+    make(tmp_path / "b" / "train")
+    assert read(tmp_path / "b", None, 0.2, 0).class_names == ("blue", "red")
+
+
+def test_sites_come_back_as_a_natural_partition(tmp_path: Path) -> None:
+    images = toy_images(side=18)
+    shares = iid(images.train.labels, 3, 0)
+    write_sites(images, shares, tmp_path / "sites")
+    back = read(tmp_path / "sites", None, 0.2, 0)
+    assert back.site_names == ("site-1", "site-2", "site-3") and back.class_names == images.class_names
+    assert [len(share) for share in natural(back.train.sites)] == [len(share) for share in shares]
+    assert len(back.test) == len(images.test)
+
+
+def test_images_beyond_memory_are_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "pictures", 10)
+    plain = read(tmp_path / "pictures", 64, 0.2, 0)
+    monkeypatch.setenv("FEDPROC_IMAGE_MEMORY", "0")
+    monkeypatch.setenv("FEDPROC_CACHE", str(tmp_path / "cache"))
+    mapped = read(tmp_path / "pictures", 64, 0.2, 0)
+    assert isinstance(mapped.train.images, np.memmap) and not isinstance(plain.train.images, np.memmap)
+    assert mapped.fingerprint == plain.fingerprint
+    assert list((tmp_path / "cache").iterdir()) == []  # the file has no name

@@ -10,35 +10,18 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ToyLibrary, contents, toy_experiment, toy_images
+from conftest import ToyLibrary, contents, toy_experiment, toy_images, work
 from safetensors import safe_open
 
 from fedproc import InputError, RunError
 from fedproc.client_store import ClientStore
-from fedproc.data.images import Images
-from fedproc.lanes import choose
 from fedproc.methods import METHODS
 from fedproc.methods.fedavg import FedAvg, Local, Tensors
 from fedproc.networks import Weights
 from fedproc.runs import atomic
 from fedproc.session import Session
-from fedproc.simulate import Nobody, drive
 
 IMAGES = toy_images()
-
-
-def work(folder: Path, images: Images = IMAGES, fresh: bool = False, **given: Any) -> Session:
-    session = Session(toy_experiment(**{"rounds": 4, "checkpoint_every": 2, **given}), ToyLibrary(images))
-    session.claim(folder)
-    session.open(fresh)
-    executor = choose("serial", 1, 1, [session.setting], 5)
-    try:
-        if session.result is None:
-            drive([session], executor, Nobody())
-    finally:
-        executor.close()
-        session.close()
-    return session
 
 
 def test_what_a_finished_folder_holds(tmp_path: Path) -> None:

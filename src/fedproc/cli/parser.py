@@ -20,7 +20,7 @@ SEPARATOR = "."
 COMMON = (
     ("method", ("method", "preset")),
     ("data", ("data", "data_dir", "image_size", "test_fraction")),
-    ("partition", ("clients", "partition", "beta", "min_size", "val_fraction")),
+    ("partition", ("clients", "partition", "beta", "classes_per_client", "partition_file", "min_size", "val_fraction")),
     ("training", ("rounds", "epochs", "batch_size", "lr", "lr_schedule", "lr_floor", "momentum")),
     ("more training", ("weight_decay", "sample", "augment", "calibrate", "calibrate_prototypes")),
     ("server", ("merge", "server_step", "server_beta", "server_lr", "average_weights", "send_averaged")),

@@ -34,13 +34,14 @@ def add_out(parser: Parser, default: str) -> None:
     group = parser.add_argument_group("run folder")
     group.add_argument("--out", type=Path, default=Path(default), help=f"folder of the run; default: {default}")
     group.add_argument("--fresh", action="store_true", help="start over instead of continuing what is in --out")
+    group.add_argument("--plugin", action="append", metavar="FILE", help="Python file with a method of your own")
     group.add_argument("--config", type=Path, help="TOML file with the same names as the flags")
 
 
 def gathered(parsed: argparse.Namespace) -> dict[str, Any]:
     """The file's values with the flags laid on top."""
     below = read_toml(parsed.config, "--config") if parsed.config else {}
-    for name in ("out", "fresh", "config", "variants"):
+    for name in ("out", "fresh", "config", "variants", "plugin"):
         if name in below:
             raise InputError(f"--config {parsed.config}: {name} belongs on the command line")
     return merged(below, given(parsed))

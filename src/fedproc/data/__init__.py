@@ -1,13 +1,14 @@
-"""Data sets by name, or a person's own folder of images, and the defaults that follow each."""
+"""Data sets by name, or a person's own images, and the defaults that follow each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedproc.data import fashion_mini, folder
+from fedproc.data import fashion_mini, folder, manifest, tiny_imagenet
 from fedproc.data.augment import Normalisation
 from fedproc.data.cifar import CIFAR10, CIFAR100
+from fedproc.data.idx import FASHION_MNIST, MNIST
 from fedproc.data.images import Images
 from fedproc.errors import InputError
 
@@ -26,6 +27,7 @@ class Source:
     std: tuple[float, ...] = (0.5,)
     mu: tuple[float, float] = (0.01, 5.0)  # of FedProx and of MOON
     mu_of_many: float | None = None  # of MOON with 50 clients and more
+    resizable: bool = False
 
     def options(self, clients: float) -> dict[str, dict[str, float]]:
         """What methods' options follow the data set."""
@@ -43,6 +45,16 @@ SOURCES: dict[str, Source] = {
         mean=(0.2860,),
         std=(0.3530,),
     ),
+    "fashion-mnist": Source(
+        "60,000 + 10,000 images, 10 classes, 28x28 grey; --data-dir or downloaded",
+        mean=(0.2860,),
+        std=(0.3530,),
+    ),
+    "mnist": Source(
+        "60,000 + 10,000 digits, 10 classes, 28x28 grey; --data-dir or downloaded",
+        mean=(0.1307,),
+        std=(0.3081,),
+    ),
     "cifar10": Source(
         "50,000 + 10,000 images, 10 classes, 32x32 colour; --data-dir or downloaded",
         augment="crop-flip",
@@ -59,24 +71,46 @@ SOURCES: dict[str, Source] = {
         mu=(0.001, 1.0),
         mu_of_many=10.0,
     ),
+    "tiny-imagenet": Source(
+        "100,000 + 10,000 images, 200 classes, 64x64 colour (--image-size 32 scales); --data-dir or downloaded",
+        network="resnet50",
+        lr=0.1,
+        mu=(0.001, 1.0),
+        resizable=True,
+    ),
 }
-FOLDER = Source("your own images: a folder with train/<class>/* and test/<class>/*, or <class>/*")
+FOLDER = Source(
+    "your own images: a folder with train/<class>/* and test/<class>/*, or <class>/*, or <site>/<class>/*; "
+    "or a CSV file of path,label[,group][,site][,split]",
+    resizable=True,
+)
 
 
 def source_of(name: str) -> Source:
-    """The named data set, or the one that stands for every folder."""
+    """The named data set, or the one that stands for every person's own."""
     return SOURCES.get(name, FOLDER)
 
 
 def load(name: str, data_dir: Path | None, image_size: int | None, test_fraction: float, data_seed: int) -> Images:
-    """Read a data set; `data_seed` only matters where a folder must be split into train and test."""
-    if name in SOURCES:
-        if image_size is not None:
-            raise InputError(f"--image-size {image_size}: only for your own image folders; {name} has its own size")
-        if name == "fashion-mini":
+    """Read a data set; `data_seed` only matters where a person's images must be split into train and test."""
+    if image_size is not None and not source_of(name).resizable:
+        raise InputError(f"--image-size {image_size}: only for your own images; {name} has its own size")
+    match name:
+        case "fashion-mini":
             return fashion_mini.read()
-        return (CIFAR10 if name == "cifar10" else CIFAR100).read(data_dir)
+        case "fashion-mnist":
+            return FASHION_MNIST.read(data_dir)
+        case "mnist":
+            return MNIST.read(data_dir)
+        case "cifar10":
+            return CIFAR10.read(data_dir)
+        case "cifar100":
+            return CIFAR100.read(data_dir)
+        case "tiny-imagenet":
+            return tiny_imagenet.read(data_dir, image_size)
     path = Path(name)
+    if path.suffix.lower() == ".csv":
+        return manifest.read(path, image_size, test_fraction, data_seed)
     if not path.is_dir() and "/" not in name:
-        raise InputError(f"--data {name}: expected {', '.join(SOURCES)} or the path of an image folder")
+        raise InputError(f"--data {name}: expected {', '.join(SOURCES)}, or the path of an image folder or CSV file")
     return folder.read(path, image_size, test_fraction, data_seed)

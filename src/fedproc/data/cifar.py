@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 from the official binary layout, extracted or as the .tar.gz.
+"""CIFAR-10 and CIFAR-100 from the official binary or python layout, extracted or as the .tar.gz.
 
 An archive is read member by member into memory; nothing of it is written anywhere. Every file is held
 against the published bytes, so that a result never rests on data that only look like CIFAR.
@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedproc.data import cifar_python
 from fedproc.data.download import Download, fetch
 from fedproc.data.images import Images, Split
 from fedproc.errors import InputError
@@ -43,6 +44,10 @@ class Cifar:
     test: tuple[Part, ...]
     names_file: str
     download: Download
+    python_folder: str
+    python_labels: tuple[str, ...]
+    python_meta: tuple[str, str]
+    python_archive: str
 
     def read(self, data_dir: Path | None) -> Images:
         """From `data_dir` if given (never downloading), else from the user's cache, fetched if need be."""
@@ -56,19 +61,40 @@ class Cifar:
 
     def _find(self, data_dir: Path) -> tuple[Reader, str]:
         if not data_dir.is_dir():
+            if data_dir.is_file() and "python" in data_dir.name:
+                return self._python(*_from_archive(data_dir, self.python_folder))
             if data_dir.is_file():
                 return _from_archive(data_dir, self.folder)
             raise InputError(f"--data-dir {data_dir}: no such folder")
         for folder in (data_dir / self.folder, data_dir):
             if (folder / self.test[0].name).is_file():
                 return _from_folder(folder)
-        archive = data_dir / self.download.name
-        if archive.is_file():
-            return _from_archive(archive, self.folder)
+        pickled = self.test[0].name.removesuffix(".bin")
+        for folder in (data_dir / self.python_folder, data_dir):
+            if (folder / pickled).is_file():
+                return self._python(*_from_folder(folder))
+        if (data_dir / self.download.name).is_file():
+            return _from_archive(data_dir / self.download.name, self.folder)
+        if (data_dir / self.python_archive).is_file():
+            return self._python(*_from_archive(data_dir / self.python_archive, self.python_folder))
         raise InputError(
             f"--data-dir {data_dir}: expected {self.folder}/{self.test[0].name} or {self.download.name} in it "
-            f"for {self.name}, found neither"
+            f"for {self.name}, or the python version's {self.python_folder}/{pickled} or {self.python_archive}"
         )
+
+    def _python(self, read_pickle: Reader, where: str) -> tuple[Reader, str]:
+        """The python version read as if it were the binary one."""
+
+        def read_file(name: str) -> bytes | None:
+            meta, key = self.python_meta
+            if name == self.names_file:
+                content = read_pickle(meta)
+                return None if content is None else cifar_python.names(content, f"{where}/{meta}", key)
+            content = read_pickle(name.removesuffix(".bin"))
+            path = f"{where}/{name.removesuffix('.bin')}"
+            return None if content is None else cifar_python.binary(content, path, self.python_labels)
+
+        return read_file, where
 
     def _part(self, part: Part, read_file: Reader, where: str) -> Split:
         path = f"{where}/{part.name}"
@@ -149,6 +175,10 @@ CIFAR10 = Cifar(
     test=(Part("test_batch.bin", 10_000, "67eb016db431130d61cd03c7ad570b013799c88c"),),
     names_file="batches.meta.txt",
     download=Download("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
+    python_folder="cifar-10-batches-py",
+    python_labels=("labels",),
+    python_meta=("batches.meta", "label_names"),
+    python_archive="cifar-10-python.tar.gz",
 )
 
 CIFAR100 = Cifar(
@@ -160,4 +190,8 @@ CIFAR100 = Cifar(
     test=(Part("test.bin", 10_000, "8fb6623e830365ff53cf14adec797474f5478006"),),
     names_file="fine_label_names.txt",
     download=Download("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),
+    python_folder="cifar-100-python",
+    python_labels=("coarse_labels", "fine_labels"),
+    python_meta=("meta", "fine_label_names"),
+    python_archive="cifar-100-python.tar.gz",
 )

@@ -20,6 +20,7 @@ class Download:
 
     url: str
     md5: str
+    folder: str = ""  # of the cache, for files whose names are not their own
 
     @property
     def name(self) -> str:
@@ -33,7 +34,7 @@ def cache_folder() -> Path:
 
 def fetch(download: Download) -> Path:
     """The archive's path in the cache. A file with another checksum is thrown away and fetched again."""
-    folder = cache_folder()
+    folder = cache_folder() / download.folder
     path = folder / download.name
     if path.is_file() and _md5(path) == download.md5:
         return path

@@ -11,25 +11,14 @@ from importlib.resources import files
 import numpy as np
 from PIL import Image
 
+from fedproc.data.idx import FASHION_NAMES
 from fedproc.data.images import Images, Split
 
 SIDE = 28
-CLASS_NAMES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
 
 
 def read() -> Images:
-    return Images("fashion-mini", _sheet("train.png"), _sheet("test.png"), CLASS_NAMES)
+    return Images("fashion-mini", _sheet("train.png"), _sheet("test.png"), FASHION_NAMES)
 
 
 def _sheet(name: str) -> Split:
@@ -38,5 +27,5 @@ def _sheet(name: str) -> Split:
     pixels = np.asarray(Image.open(io.BytesIO(content)), dtype=np.uint8)
     rows, columns = pixels.shape[0] // SIDE, pixels.shape[1] // SIDE
     tiles = pixels.reshape(rows, SIDE, columns, SIDE).transpose(0, 2, 1, 3).reshape(-1, 1, SIDE, SIDE)
-    labels = np.repeat(np.arange(len(CLASS_NAMES)), len(tiles) // len(CLASS_NAMES))
+    labels = np.repeat(np.arange(len(FASHION_NAMES)), len(tiles) // len(FASHION_NAMES))
     return Split(np.ascontiguousarray(tiles), labels)

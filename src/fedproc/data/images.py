@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,14 +14,16 @@ from fedproc.errors import InputError
 
 Bytes = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
+PIECE = 4096
 
 
 @dataclass(frozen=True)
 class Split:
-    """images (N, C, H, W) uint8 and labels (N,)."""
+    """images (N, C, H, W) uint8, labels (N,), and where known the site (N,) each image comes from."""
 
     images: Bytes
     labels: Labels
+    sites: Labels | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -34,6 +37,7 @@ class Images:
     train: Split
     test: Split
     class_names: tuple[str, ...]
+    site_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("test", self.test)):
@@ -60,7 +64,16 @@ class Images:
         digest = hashlib.sha256()
         for split in (self.train, self.test):
             digest.update(repr((split.images.shape, split.labels.shape)).encode())
-            digest.update(np.ascontiguousarray(split.images).data)
+            for start in range(0, len(split), PIECE):  # mapped images pass through memory piece by piece
+                digest.update(np.ascontiguousarray(split.images[start : start + PIECE]).data)
             digest.update(np.ascontiguousarray(split.labels).data)
+            if split.sites is not None:
+                digest.update(np.ascontiguousarray(split.sites).data)
         digest.update("\0".join(self.class_names).encode())
         return digest.hexdigest()
+
+
+def label_numbers(names: Sequence[str], known: Sequence[str]) -> Labels:
+    """The place of each name among the known ones."""
+    places = {name: place for place, name in enumerate(known)}
+    return np.array([places[name] for name in names], dtype=np.int64)

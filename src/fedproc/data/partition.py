@@ -5,7 +5,9 @@ This step alone draws from numpy's RandomState, so that the draws agree with the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -18,36 +20,52 @@ Indices = npt.NDArray[np.int64]
 MOST_REDRAWS = 1000
 
 
-def dirichlet(labels: npt.ArrayLike, clients: int, beta: float, seed: int, min_size: int = 10) -> list[Indices]:
-    """Skewed shares: per class Dirichlet(beta) over the clients, nothing more for one that has N/m already.
-
-    Everything is drawn again until each client holds at least `min_size` samples.
+def dirichlet(
+    labels: npt.ArrayLike, clients: int, beta: float, seed: int, min_size: int = 10, capped: bool = True
+) -> list[Indices]:
+    """Skewed shares: per class Dirichlet(beta) over the clients, nothing more for one that has N/m already
+    (unless not `capped`). Everything is drawn again until each client holds at least `min_size` samples.
     """
     array = np.asarray(labels)
     _check(len(array), clients, min_size)
-    if not beta > 0:
-        raise InputError(f"beta {beta}: expected a number above 0")
+    _check_beta(beta)
     rng = np.random.RandomState(seed)
     classes = int(array.max()) + 1
     for _ in range(MOST_REDRAWS):
-        shares = _draw(array, classes, clients, beta, rng)
+        shares = _draw(array, classes, clients, beta, rng, capped)
         if shares is not None and min(len(share) for share in shares) >= min_size:
             return shares
-    raise InputError(
+    raise _fruitless(beta, clients, min_size)
+
+
+def _check_beta(beta: float) -> None:
+    if not beta > 0:
+        raise InputError(f"beta {beta}: expected a number above 0")
+
+
+def _fruitless(beta: float, clients: int, min_size: int) -> InputError:
+    return InputError(
         f"beta {beta} with clients {clients}: {MOST_REDRAWS} draws left some client with fewer than {min_size} "
         "samples; take a larger --beta, fewer --clients or a smaller --min-size"
     )
 
 
 def _draw(
-    labels: npt.NDArray[np.int64], classes: int, clients: int, beta: float, rng: np.random.RandomState
+    labels: npt.NDArray[np.int64],
+    classes: int,
+    clients: int,
+    beta: float,
+    rng: np.random.RandomState,
+    capped: bool,
 ) -> list[Indices] | None:
     held: list[list[Indices]] = [[] for _ in range(clients)]
     sizes = np.zeros(clients, dtype=np.int64)
     for k in range(classes):
         members = np.flatnonzero(labels == k)
         rng.shuffle(members)
-        share = rng.dirichlet(np.repeat(beta, clients)) * (sizes < len(labels) / clients)
+        share = rng.dirichlet(np.repeat(beta, clients))
+        if capped:
+            share = share * (sizes < len(labels) / clients)
         total = share.sum()
         if not total > 0:  # a tiny beta can leave nothing to those still below their part
             return None
@@ -56,6 +74,85 @@ def _draw(
             held[client].append(piece)
             sizes[client] += len(piece)
     return [np.concatenate(pieces) for pieces in held]
+
+
+def shards(labels: npt.ArrayLike, clients: int, per_client: int, seed: int) -> list[Indices]:
+    """`per_client` classes a client, each class dealt out equally among those that hold it.
+
+    Client i holds class i modulo K and others at random. Classes that nobody drew stay unused.
+    """
+    array = np.asarray(labels)
+    present = np.unique(array)
+    if not 1 <= per_client <= len(present):
+        raise InputError(f"classes-per-client {per_client}: expected 1 to {len(present)}, the classes of the data")
+    _check(len(array), clients, 1)
+    rng = np.random.RandomState(seed)
+    holders: dict[int, list[int]] = {int(k): [] for k in present}
+    for client in range(clients):
+        first = int(present[client % len(present)])
+        others = [int(k) for k in present if k != first]
+        for k in (first, *rng.permutation(others)[: per_client - 1]):
+            holders[int(k)].append(client)
+    held: list[list[Indices]] = [[] for _ in range(clients)]
+    for k, mine in holders.items():
+        members = np.flatnonzero(array == k)
+        rng.shuffle(members)
+        for client, piece in zip(mine, np.array_split(members, len(mine)) if mine else [], strict=True):
+            held[client].append(piece)
+    shares = [np.concatenate(pieces) for pieces in held]
+    if min(len(share) for share in shares) == 0:
+        raise InputError(f"clients {clients}: more than the samples of a class; take fewer --clients")
+    return shares
+
+
+def quantity(labels: npt.ArrayLike, clients: int, beta: float, seed: int, min_size: int = 10) -> list[Indices]:
+    """Sizes drawn from Dirichlet(beta), classes mixed alike."""
+    count = len(np.asarray(labels))
+    _check(count, clients, min_size)
+    _check_beta(beta)
+    rng = np.random.RandomState(seed)
+    order = rng.permutation(count)
+    for _ in range(MOST_REDRAWS):
+        cuts = (np.cumsum(rng.dirichlet(np.repeat(beta, clients))) * count).astype(np.int64)[:-1]
+        shares = [np.asarray(part) for part in np.split(order, cuts)]
+        if min(len(share) for share in shares) >= min_size:
+            return shares
+    raise _fruitless(beta, clients, min_size)
+
+
+def natural(sites: Labels | None) -> list[Indices]:
+    """Who holds what in the world: one client a site."""
+    if sites is None:
+        raise InputError(
+            "--partition natural: the data names no sites; expected folders <site>/<class>/* with test/<class>/*, "
+            "or a CSV file with a column site"
+        )
+    return [np.flatnonzero(sites == site) for site in np.unique(sites)]
+
+
+def from_file(path: Path | None, count: int) -> list[Indices]:
+    """A JSON file of indices into the training samples: a list a client, or an object of such lists."""
+    if path is None:
+        raise InputError("--partition file: needs --partition-file")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"--partition-file {path}: cannot be read: {error}") from error
+    if isinstance(found, dict):
+        found = list(found.get("sites", found).values()) if isinstance(found.get("sites", found), dict) else None
+    if not isinstance(found, list) or not found:
+        raise InputError(f"--partition-file {path}: expected a list of lists of indices, or an object of them")
+    owner: dict[int, int] = {}
+    for client, share in enumerate(found):
+        if not isinstance(share, list) or not share:
+            raise InputError(f"--partition-file {path}: client {client} has no indices")
+        for index in share:
+            if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < count:
+                raise InputError(f"--partition-file {path}: client {client} has {index!r}, expected 0 to {count - 1}")
+            if index in owner:
+                raise InputError(f"--partition-file {path}: {index} is held by clients {owner[index]} and {client}")
+            owner[index] = client
+    return [np.array(share, dtype=np.int64) for share in found]
 
 
 def iid(labels: npt.ArrayLike, clients: int, seed: int, min_size: int = 10) -> list[Indices]:
@@ -76,18 +173,45 @@ def _check(count: int, clients: int, min_size: int) -> None:
 
 
 PARTITIONS: dict[str, str] = {
-    "dirichlet": "each class dealt out by Dirichlet(--beta); smaller beta, more skew",
+    "dirichlet": "each class dealt out by Dirichlet(--beta), nobody far above N/m; smaller beta, more skew",
+    "dirichlet-plain": "the same without the cap",
+    "shards": "--classes-per-client classes a client",
+    "quantity": "sizes by Dirichlet(--beta), classes mixed alike",
     "iid": "equal random shares",
+    "natural": "one client a site of the data; brings its own number of clients",
+    "file": "indices from --partition-file; brings its own number of clients",
 }
 
 
-def partition(kind: str, labels: Labels, clients: int, beta: float, seed: int, min_size: int) -> list[Indices]:
-    """The partition by its name in PARTITIONS."""
-    deal: dict[str, Callable[[], list[Indices]]] = {
-        "dirichlet": lambda: dirichlet(labels, clients, beta, seed, min_size),
-        "iid": lambda: iid(labels, clients, seed, min_size),
-    }
-    return deal[kind]()
+@dataclass(frozen=True)
+class Deal:
+    """Everything a partition is made of."""
+
+    kind: str
+    clients: int
+    beta: float
+    seed: int
+    min_size: int
+    per_client: int = 2
+    file: Path | None = None
+
+    def shares(self, labels: Labels, sites: Labels | None = None) -> list[Indices]:
+        """Each client's indices into the training samples."""
+        match self.kind:
+            case "dirichlet" | "dirichlet-plain":
+                capped = self.kind == "dirichlet"
+                return dirichlet(labels, self.clients, self.beta, self.seed, self.min_size, capped)
+            case "shards":
+                return shards(labels, self.clients, self.per_client, self.seed)
+            case "quantity":
+                return quantity(labels, self.clients, self.beta, self.seed, self.min_size)
+            case "iid":
+                return iid(labels, self.clients, self.seed, self.min_size)
+            case "natural":
+                return natural(sites)
+            case "file":
+                return from_file(self.file, len(labels))
+        raise InputError(f"--partition {self.kind}: expected one of {', '.join(PARTITIONS)}")
 
 
 def hold_out(share: Indices, labels: Labels, fraction: float, seed: int, client: int) -> tuple[Indices, Indices]:

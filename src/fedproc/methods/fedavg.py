@@ -160,6 +160,10 @@ class FedAvg:
         """What the server keeps after the round's accepted answers."""
         return kept
 
+    def finish(self, params: Tensor, kept: Tensors) -> Tensor:
+        """The next round's parameters, from what merge and server step made of them and what the server keeps now."""
+        return params
+
     # the client's half
 
     def loss(self, batch: Batch, local: Local) -> tuple[Tensor, Sequence[Tensor]]:

@@ -115,6 +115,8 @@ class RunFolder:
         for path, old, new in found:
             if path == "rounds":
                 continue
+            if path == "plugin":
+                raise InputError(f"--plugin: the file has changed since the run in {self.path}; --fresh starts over")
             if path == "fingerprint":
                 raise InputError(f"--data {config['data']}: not the data that the run in {self.path} was trained on")
             raise InputError(

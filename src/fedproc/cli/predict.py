@@ -1,0 +1,83 @@
+"""`fedproc predict` and `fedproc export`: using what was trained."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from fedproc.cli.parser import Parser
+from fedproc.data.pictures import EXTENSIONS, Picture, concurrently
+from fedproc.errors import InputError
+from fedproc.runs.atomic import write_file
+from fedproc.trained import Model, export_onnx, load_model
+
+
+def add(commands: Any) -> None:
+    predict: Parser = commands.add_parser("predict", help="classify images with a trained model")
+    predict.add_argument("run", metavar="RUN", type=Path, help="folder of a finished run, or a model file")
+    predict.add_argument("images", metavar="IMAGE", nargs="+", type=Path, help="image files, or folders of them")
+    predict.add_argument("--out", type=Path, default=Path("predictions.csv"), help="default: predictions.csv")
+    predict.set_defaults(command=predict_command)
+    export: Parser = commands.add_parser("export", help="write a trained model for use elsewhere")
+    export.add_argument("run", metavar="RUN", type=Path, help="folder of a finished run, or a model file")
+    export.add_argument("--format", choices=["onnx"], default="onnx", help="default: onnx")
+    export.add_argument("--out", type=Path, help="default: RUN/model.onnx")
+    export.set_defaults(command=export_command)
+    for parser in (predict, export):
+        parser.add_argument(
+            "--client", type=int, metavar="N", help="a client's own model, where a run has those (solo)"
+        )
+        parser.add_argument("--averaged", action="store_true", help="the averaged weights, where a run kept them")
+
+
+def _model(parsed: argparse.Namespace) -> Model:
+    if parsed.averaged:
+        return load_model(parsed.run, "averaged.safetensors")
+    if parsed.client is not None:
+        return load_model(parsed.run, f"models/client-{parsed.client:03d}.safetensors")
+    return load_model(parsed.run)
+
+
+def predict_command(parsed: argparse.Namespace, console: Console) -> int:
+    if parsed.out.is_dir():
+        raise InputError(f"--out {parsed.out}: a folder, expected the name of a CSV file")
+    model = _model(parsed)
+    paths = [path for given in parsed.images for path in _images(given)]
+    decoded = concurrently(lambda path: Picture.at(path).decode(model.spec.side, model.spec.channels), paths)
+    predictions = model.predict(np.stack(decoded))
+
+    def fill(path: Path) -> None:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["path", "class", "probability", "nearest_prototype"])
+            for where, found in zip(paths, predictions, strict=True):
+                writer.writerow([where, found.label, f"{found.probability:.6f}", found.prototype_label or ""])
+
+    write_file(parsed.out, fill)
+    console.print(f"{len(paths)} images classified, written to {parsed.out}", highlight=False)
+    return 0
+
+
+def _images(given: Path) -> list[Path]:
+    if given.is_dir():
+        found = sorted(p for p in given.rglob("*") if p.suffix.lower() in EXTENSIONS and p.is_file())
+        if not found:
+            raise InputError(f"{given}: no image in it ({', '.join(EXTENSIONS)})")
+        return found
+    if not given.exists():
+        raise InputError(f"{given}: no such image or folder")
+    return [given]
+
+
+def export_command(parsed: argparse.Namespace, console: Console) -> int:
+    model = _model(parsed)
+    out = parsed.out or (parsed.run.parent if parsed.run.is_file() else parsed.run) / "model.onnx"
+    differences = []
+    write_file(out, lambda path: differences.append(export_onnx(model, path)))
+    console.print(f"{out}: run with ONNX Runtime, differs by {differences[0]:.1e} at most", highlight=False)
+    return 0

@@ -1,0 +1,53 @@
+"""Lists of labelled image files to a data set: the common end of the readers of folders and manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedproc.data.images import Images, Split, label_numbers
+from fedproc.data.memory import room
+from fedproc.data.pictures import Picture, concurrently
+
+USUAL_SIDE = 32
+LARGEST_OWN_SIDE = 64
+
+
+@dataclass(frozen=True)
+class Item:
+    """One image, its class, and the site it comes from where there are sites."""
+
+    picture: Picture
+    label: str
+    site: str | None = None
+
+
+def gather(name: str, train: Sequence[Item], test: Sequence[Item], image_size: int | None) -> Images:
+    """Decode all; without a size, images that are all one small square keep theirs. Grey stays grey if all are."""
+    class_names = sorted({item.label for item in train})
+    site_names = sorted({item.site for item in train if item.site is not None})
+    looks = concurrently(lambda item: item.picture.look(), [*train, *test])
+    channels = 1 if all(grey for _, grey in looks) else 3
+    side = image_size or _own_side([size for size, _ in looks])
+    splits = [_decoded(items, class_names, site_names, side, channels) for items in (train, test)]
+    return Images(name, splits[0], splits[1], tuple(class_names), tuple(site_names))
+
+
+def _own_side(sizes: Sequence[tuple[int, int]]) -> int:
+    first = sizes[0]
+    own = first[0] == first[1] <= LARGEST_OWN_SIDE and all(size == first for size in sizes)
+    return first[0] if own else USUAL_SIDE
+
+
+def _decoded(
+    items: Sequence[Item], class_names: Sequence[str], site_names: Sequence[str], side: int, channels: int
+) -> Split:
+    images = room((len(items), channels, side, side))
+
+    def fill(place: int) -> None:
+        images[place] = items[place].picture.decode(side, channels)
+
+    concurrently(fill, range(len(items)))
+    sites = [item.site for item in items if item.site is not None]
+    known = label_numbers(sites, site_names) if site_names and len(sites) == len(items) else None
+    return Split(images, label_numbers([item.label for item in items], class_names), known)

@@ -1,0 +1,31 @@
+"""Room for images: in memory, or in a file that memory is mapped to where they would not fit."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from math import prod
+
+import numpy as np
+
+from fedproc.data.download import cache_folder
+from fedproc.data.images import Bytes
+
+
+def limit() -> int:
+    """Bytes of images that may lie in memory: FEDPROC_IMAGE_MEMORY (in MiB), or half of what the machine has."""
+    given = os.environ.get("FEDPROC_IMAGE_MEMORY")
+    if given is not None and given.isdigit():
+        return int(given) << 20
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def room(shape: tuple[int, ...]) -> Bytes:
+    """An array of bytes. A mapped file has no name, so it is gone with the process."""
+    if prod(shape) <= limit():
+        return np.empty(shape, np.uint8)
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.truncate(prod(shape))
+        return np.memmap(file, np.uint8, "r+", shape=shape)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fedproc import InputError
+from fedproc.data import load
+from fedproc.data.manifest import read
+
+PATIENTS = {"p1": "sick", "p2": "sick", "p3": "sick", "p4": "well", "p5": "well", "p6": "well"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for patient, label in PATIENTS.items():
+        for i in range(4):
+            level = 200 if label == "sick" else 50
+            Image.new("L", (30, 30), level + int(patient[1])).save(tmp_path / f"{patient}_{i}.png")
+    return tmp_path
+
+
+def write(folder: Path, header: str, rows: list[str]) -> Path:
+    path = folder / "images.csv"
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+def rows(*columns: str) -> list[str]:
+    lines = []
+    for patient, label in PATIENTS.items():
+        for i in range(4):
+            values = {"group": patient, "site": "north" if i % 2 else "south", "split": "test" if i == 0 else "train"}
+            lines.append(",".join([f"{patient}_{i}.png", label, *(values[c] for c in columns)]))
+    return lines
+
+
+def test_plain(folder: Path) -> None:
+    images = load(str(write(folder, "path,label", rows())), None, None, 0.25, 0)
+    assert images.class_names == ("sick", "well") and images.channels == 1
+    assert len(images.test) == 6 and len(images.train) == 18
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_patient_stays_on_one_side(folder: Path, seed: int) -> None:
+    images = read(write(folder, "path,label,group", rows("group")), 30, 0.3, seed)
+    patients = [{int(level) % 10 for level in split.images[:, 0, 0, 0]} for split in (images.train, images.test)]
+    assert not patients[0] & patients[1]
+    assert len(images.test) == 16 or len(images.test) == 8
+
+
+def test_sites_and_splits_of_its_own(folder: Path) -> None:
+    images = read(write(folder, "path,label,split,site", rows("split", "site")), None, 0.2, 0)
+    assert len(images.test) == 6 and images.site_names == ("north", "south")
+    assert images.train.sites is not None and sorted(set(images.train.sites.tolist())) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("header", "lines", "words"),
+    [
+        ("path", ["p1_0.png"], "has no column label"),
+        ("path,label,age", ["p1_0.png,sick,40"], "has a column 'age'"),
+        ("path,label", [], "lists no images"),
+        ("path,label", ["p1_0.png,sick", "p1_1.png,"], "line 3: label is empty"),
+        ("path,label", ["p1_0.png,sick", "nowhere.png,sick"], "line 3: "),
+        ("path,label", ["p1_0.png,sick", "p1_0.png,sick"], "lists p1_0.png more than once"),
+        ("path,label", ["p1_0.png,sick,extra"], "line 2: more fields than the 2"),
+        ("path,label", ["p1_0.png"], "line 2: label is empty"),
+        ("path,label,split", ["p1_0.png,sick,later"], "line 2: split is 'later'"),
+        ("path,label,split", ["p1_0.png,sick,train", "p4_0.png,well,test"], "no training image of class well"),
+        ("path,label,group", ["p1_0.png,sick,p1", "p1_1.png,sick,p1"], "one group a class"),
+        ("path,label", ['"p1_0.png,sick'], "not a readable CSV file"),
+    ],
+)
+def test_damage_is_named_by_line(header: str, lines: list[str], words: str, folder: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(write(folder, header, lines), None, 0.2, 0)
+    assert words in str(caught.value) and "images.csv" in str(caught.value)
+
+
+def test_files_that_are_no_text_or_not_there(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_bytes(b"path,label\n\xff\xfe,x\n")
+    with pytest.raises(InputError, match=r"x\.csv: not a readable CSV file"):
+        read(tmp_path / "x.csv", None, 0.2, 0)
+    with pytest.raises(InputError, match=r"y\.csv: not a readable CSV file: No such file"):
+        read(tmp_path / "y.csv", None, 0.2, 0)

@@ -1,0 +1,186 @@
+"""Using what was trained, and a method of one's own, as a new user would."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fedproc import Experiment, InputError, run
+from fedproc.methods import METHODS
+from fedproc.methods.plugin import LOADED, load_plugin
+from fedproc.trained import load_model
+
+TAKEN = "from fedproc.methods.fedavg import FedAvg\nclass Mine(FedAvg):\n    name = 'fedprox'\n"
+FEDDYN = Path(__file__).resolve().parent.parent / "examples" / "feddyn.py"
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A person's own images: three sizes, two formats, two classes that differ in colour."""
+    folder = tmp_path_factory.mktemp("own")
+    rng = np.random.default_rng(0)
+    for name, colour in (("red", (200, 40, 40)), ("blue", (40, 40, 200))):
+        (folder / name).mkdir()
+        for i in range(45):
+            size = ((40, 40), (64, 48), (33, 50))[i % 3]
+            pixels = np.clip(np.array(colour) + rng.normal(0, 30, (size[1], size[0], 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{i}.{'png' if i % 2 else 'jpg'}")
+    return folder
+
+
+def fedproc(*words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "fedproc", *map(str, words)], capture_output=True, text=True)
+
+
+def test_trained_predicted_exported(own: Path, tmp_path: Path) -> None:
+    text = "--clients 3 --rounds 6 --epochs 4 --batch-size 16 --lr 0.05 --partition iid --image-size 24"
+    flags = text.split(" ")
+    done = fedproc("run", "--data", own, *flags, "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["final_prototype_accuracy"] > 0.9
+    done = fedproc("predict", tmp_path / "run", own / "red", own / "blue" / "1.png", "--out", tmp_path / "p.csv")
+    assert done.returncode == 0 and "46 images" in done.stdout, done.stderr
+    rows = list(csv.DictReader((tmp_path / "p.csv").open()))
+    assert len(rows) == 46
+    for row in rows:
+        assert 0.5 <= float(row["probability"]) <= 1 and row["class"] in ("red", "blue")
+    right = sum(row["nearest_prototype"] == Path(row["path"]).parent.name for row in rows)
+    assert right >= 44
+
+    onnx = pytest.importorskip("onnx")
+    import onnxruntime
+
+    done = fedproc("export", tmp_path / "run", "--format", "onnx")
+    assert done.returncode == 0, done.stderr
+    path = tmp_path / "run" / "model.onnx"
+    assert json.loads({p.key: p.value for p in onnx.load(path).metadata_props}["class_names"]) == ["blue", "red"]
+    model = load_model(tmp_path / "run")
+    pixels = torch.randint(0, 256, (5, 3, 24, 24), dtype=torch.uint8)
+    session = onnxruntime.InferenceSession(path)
+    found = session.run(["probabilities", "z", "similarities"], {"pixels": pixels.float().numpy()})
+    for ours, theirs in zip(model(pixels), found, strict=True):
+        np.testing.assert_allclose(ours.detach().numpy(), theirs, atol=1e-4)
+
+
+def test_the_loaded_model_scores_what_the_run_says(tmp_path: Path) -> None:
+    from fedproc.data import fashion_mini
+
+    done = run(Experiment(method="fedproc", clients=3, rounds=2, epochs=1, device="cpu"), out=tmp_path / "run")
+    images = fashion_mini.read()
+    predictions = load_model(tmp_path / "run").predict(images.test.images)
+    names = [images.class_names[k] for k in images.test.labels]
+    accuracy = np.mean([p.label == name for p, name in zip(predictions, names, strict=True)])
+    nearest = np.mean([p.prototype_label == name for p, name in zip(predictions, names, strict=True)])
+    assert accuracy == pytest.approx(done.result["final_accuracy"])
+    assert nearest == pytest.approx(done.result["final_prototype_accuracy"])
+
+
+def test_solo_and_averaged_models_can_be_chosen(own: Path, tmp_path: Path) -> None:
+    given = {"data": str(own), "clients": 2, "rounds": 1, "epochs": 1, "image_size": 20, "device": "cpu"}
+    run(Experiment(method="solo", solo={"epochs": 1}, **given), out=tmp_path / "solo")
+    with pytest.raises(InputError, match="choose one with --client"):
+        load_model(tmp_path / "solo")
+    done = fedproc("predict", tmp_path / "solo", own / "red" / "1.png", "--client", 1, "--out", tmp_path / "p.csv")
+    assert done.returncode == 0, done.stderr
+    assert next(csv.DictReader((tmp_path / "p.csv").open()))["nearest_prototype"] == ""
+    run(Experiment(method="fedavg", average_weights=0.8, **given), out=tmp_path / "averaged")
+    done = fedproc("predict", tmp_path / "averaged", own / "red" / "1.png", "--averaged", "--out", tmp_path / "p.csv")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("what", ["nothing", "no model", "damaged", "no image", "empty folder"])
+def test_predict_says_what_is_wrong(what: str, own: Path, tmp_path: Path) -> None:
+    given = {"data": str(own), "clients": 2, "rounds": 1, "epochs": 1, "image_size": 20, "device": "cpu"}
+    model = tmp_path / "run" / "model.safetensors"
+    if what != "nothing":
+        run(Experiment(method="fedavg", **given), out=tmp_path / "run")
+    if what == "no model":
+        model.unlink()
+    if what == "damaged":
+        model.write_bytes(model.read_bytes()[:500])
+    (tmp_path / "empty").mkdir()
+    image = {"no image": tmp_path / "no.png", "empty folder": tmp_path / "empty"}.get(what, own / "red" / "1.png")
+    done = fedproc("predict", tmp_path / "run", image, "--out", tmp_path / "p.csv")
+    named = str(image) if what in ("no image", "empty folder") else "model.safetensors"
+    assert done.returncode == 2 and named in done.stderr and done.stderr.count("\n") == 1
+    assert not (tmp_path / "p.csv").exists()
+
+
+def test_encoder_weights_start_from_another_run(own: Path, tmp_path: Path) -> None:
+    given = {"data": str(own), "clients": 2, "rounds": 1, "epochs": 1, "image_size": 20, "device": "cpu"}
+    run(Experiment(method="fedavg", **given), out=tmp_path / "first")
+    weights = tmp_path / "first" / "model.safetensors"
+    from fedproc.session import Library, Session
+
+    session = Session(Experiment(method="fedavg", encoder_weights=weights, **given), Library())
+    start = dict(session.setting.network.encoder.named_parameters())
+    trained = dict(load_model(tmp_path / "first").network.encoder.named_parameters())
+    assert all(torch.equal(start[name], trained[name]) for name in start)
+    with pytest.raises(InputError, match=r"--encoder-weights .*: 0\.bias .*expected the weights of the same --network"):
+        Session(Experiment(method="fedavg", encoder_weights=weights, network="resnet18", width=4, **given), Library())
+    (tmp_path / "x.safetensors").write_text("no")
+    with pytest.raises(InputError, match="not a readable safetensors file"):
+        Session(Experiment(method="fedavg", encoder_weights=tmp_path / "x.safetensors", **given), Library())
+
+
+def test_an_own_method_from_a_file(own: Path, tmp_path: Path) -> None:
+    assert len(FEDDYN.read_text().splitlines()) < 60
+    done = fedproc("run", "--plugin", FEDDYN, "--help")
+    assert "--feddyn.strength" in done.stdout and "of the bending" in done.stdout
+    flags = ["--clients", "3", "--rounds", "2", "--epochs", "1", "--image-size", "20", "--seeds", "0", "1"]
+    words = ["compare", "--plugin", FEDDYN, "--methods", "fedavg", "feddyn", "--feddyn.strength", 0.05]
+    done = fedproc(*words, "--data", own, *flags, "--out", tmp_path / "cmp")
+    assert done.returncode == 0, done.stderr
+    config = json.loads((tmp_path / "cmp" / "feddyn" / "seed-1" / "config.json").read_text())
+    assert config["feddyn"] == {"strength": 0.05} and len(config["plugin"]) == 64
+    assert "feddyn" in done.stdout
+    done = fedproc("run", "--method", "feddyn")
+    assert done.returncode == 2 and "--method feddyn: expected" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "cannot be read"),
+        ("x = (", "SyntaxError"),
+        ("1/0", "ZeroDivisionError"),
+        ("x = 1", "defines no method"),
+        (
+            "from fedproc.methods.fedavg import FedAvg\nclass Mine(FedAvg):\n    name = 'fedprox'\n",
+            "has the name of one of ours",
+        ),
+    ],
+)
+def test_plugins_that_are_none(content: str | None, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(InputError, match=r"--plugin .*mine\.py") as caught:
+        load_plugin(path)
+    assert words in str(caught.value)
+
+
+def test_feddyn_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    sys.path.insert(0, str(Path(__file__).parent / "methods"))
+    from quadratics import Client, World
+
+    load_plugin(FEDDYN)
+    assert "feddyn" in LOADED
+    clients = [Client([1.0], [0.0]), Client([1.0], [4.0])]
+    world = World(METHODS["feddyn"], clients, [1.0], options={"strength": 0.5})
+    # Round 1, lr 0.5: A moves to 0.5, B to 2.5; they moved by -0.5 and 1.5, so h = -0.5 * 1/2 = -0.25 and the model
+    # is 1.5 + 0.25/0.5 = 2; h_A = 0.25, h_B = -0.75.
+    # Round 2: A: 2 - 0.5 (2 - 0.25) = 1.125; B: 2 - 0.5 (-2 + 0.75) = 2.625; they moved by -0.875 and 0.625, so
+    # h = -0.25 + 0.0625.
+    assert [p[0] for p in world.path] == pytest.approx([2.0, 1.875 + 0.1875 / 0.5])
+    assert world.kept(0, "h") == pytest.approx([0.25 + 0.5 * 0.875])
+    monkeypatch.delitem(METHODS, "feddyn")
+    LOADED.clear()
