@@ -17,7 +17,7 @@ from fedproc.data.augment import Normalisation
 from fedproc.payload import Expected, Payload
 from fedproc.prototypes import nearest
 
-CHUNK = 256
+CHUNK, GPU_CHUNK = 256, 2048
 Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
@@ -64,8 +64,9 @@ def evaluate(
     A loss that is not finite is handed on as the largest number: a diverged model is bad, not unknown.
     """
     answers, scores, close, loss = [], [], [], torch.zeros((), dtype=torch.float64, device=held_out.images.device)
-    for start in range(0, len(held_out.index), CHUNK):
-        part = held_out.index[start : start + CHUNK]
+    chunk = CHUNK if held_out.images.device.type == "cpu" else GPU_CHUNK
+    for start in range(0, len(held_out.index), chunk):
+        part = held_out.index[start : start + chunk]
         labels = held_out.labels.index_select(0, part)
         z, logits = forward(normalisation.apply(held_out.images.index_select(0, part), dtype))
         answers.append(labels)

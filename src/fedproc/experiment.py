@@ -50,7 +50,7 @@ CHOICES: dict[str, dict[str, Any]] = {
 NORMALIZED_FROM = 0.1  # the learning rate at which raw z was seen to collapse
 
 # Recorded, but a run may be continued with other values: they change speed, not the experiment.
-FREE = frozenset({"device", "executor", "lanes", "data_dir", "checkpoint_every", "client_memory"})
+FREE = frozenset({"precision", "device", "executor", "lanes", "data_dir", "checkpoint_every", "client_memory"})
 # Not compared by themselves: the resolved values and the data's fingerprint say the same more exactly.
 IMPLIED = frozenset({"preset", "seed", "data", "image_size", "test_fraction"})
 
@@ -139,6 +139,9 @@ class Experiment(BaseModel):
     )
     checkpoint_every: int = Field(5, ge=1, description="write a checkpoint every k rounds")
     dtype: Literal["float32", "float64"] = Field("float32", description="arithmetic of training")
+    precision: Literal["auto", "fp32", "tf32"] = Field(
+        "auto", description="of float32 products on a GPU: full, or tf32 with 10 bits (auto: tf32)"
+    )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     executor: Literal["auto", "serial", "stacked"] = Field(
         "auto", description="clients one by one on each core, or stacked along an axis of every tensor"

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
-from fedproc.lanes import Answer, Executor, Job, Task, choose
+from fedproc.lanes import Answer, Executor, Job, Task, choose, set_precision
 from fedproc.payload import Refused, check
 from fedproc.runs.provenance import environment
 from fedproc.session import Library, Session
@@ -99,6 +99,7 @@ def _check(sessions: Sequence[Session]) -> None:
     if len(wanted) > 1:
         raise InputError(f"--executor and --lanes: expected the same for all runs, got {sorted(map(str, wanted))}")
     first = sessions[0].experiment
+    set_precision(first.precision)
     choose(first.executor, first.lanes, None, [session.setting for session in sessions], 1).close()
 
 

@@ -8,6 +8,7 @@ from conftest import Train, toy_images
 from torch import Tensor
 
 from fedproc import InputError
+from fedproc.lanes import set_precision
 from fedproc.methods import METHODS
 from fedproc.session import Session
 
@@ -154,7 +155,7 @@ def test_edges_work(train: Train, shape: dict[str, int], given: dict[str, object
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-5)])
 def test_executors_agree_on_a_gpu(train: Train, network: str, method: str, dtype: str, tolerance: float) -> None:
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    set_precision("fp32")
     given = {"network": NETWORKS[network], "method": method, "dtype": dtype, "lr": 0.01}
     agree(train, tolerance, device="cuda", **given)
     images = toy_images(absent=2)

@@ -27,7 +27,7 @@ COMMON = (
     ("network", ("network", "width", "norm", "normalize_z", "encoder_weights")),
     ("seeds", ("seed", "data_seed", "model_seed")),
     ("running", ("eval_every", "target_accuracy", "checkpoint_every", "client_memory")),
-    ("machine", ("dtype", "device", "executor", "lanes")),
+    ("machine", ("dtype", "precision", "device", "executor", "lanes")),
 )
 
 

@@ -50,6 +50,11 @@ class Augmentation:
             draws["angle"] = integers(Purpose.ROTATION, ANGLES)
         return draws
 
+    def draw_nothing(self, device: torch.device) -> Draws:
+        """The names of the draws, with no sample in them."""
+        none = torch.zeros(0, dtype=torch.int64, device=device)
+        return self.draw(dict.fromkeys(Purpose, 0), none, none)
+
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         """The moved images (N, C, H, W) for draws (N,)."""
         if not draws:
@@ -123,6 +128,14 @@ class Normalisation:
 
     def apply(self, images: Tensor, dtype: torch.dtype) -> Tensor:
         """(N, C, H, W) bytes to what the network sees."""
-        mean = torch.tensor(self.mean, dtype=dtype, device=images.device).view(-1, 1, 1)
-        scale = torch.tensor([1.0 / (255.0 * s) for s in self.std], dtype=dtype, device=images.device).view(-1, 1, 1)
-        return (images.to(dtype) - 255.0 * mean) * scale
+        middle, scale = _levels(self.mean, self.std, dtype, images.device)
+        return (images.to(dtype) - middle) * scale
+
+
+@lru_cache(maxsize=64)
+def _levels(
+    mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """What is subtracted from bytes and multiplied with; made once, since copies to a device break a captured step."""
+    middle = 255.0 * torch.tensor(mean, dtype=dtype, device=device).view(-1, 1, 1)
+    return middle, torch.tensor([1.0 / (255.0 * s) for s in std], dtype=dtype, device=device).view(-1, 1, 1)

@@ -6,13 +6,15 @@ import os
 from collections.abc import Sequence
 from typing import Protocol
 
+import torch
+
 from fedproc.errors import InputError
 from fedproc.lanes.serial import Outcome, SerialExecutor
 from fedproc.lanes.setting import Bank, Job, Setting
 from fedproc.lanes.stacked import StackedExecutor, check_stackable
 from fedproc.lanes.task import SERVER, Answer, Kind, Task
 
-__all__ = ["SERVER", "Answer", "Bank", "Executor", "Job", "Kind", "Setting", "Task", "choose"]
+__all__ = ["SERVER", "Answer", "Bank", "Executor", "Job", "Kind", "Setting", "Task", "choose", "set_precision"]
 
 
 class Executor(Protocol):
@@ -27,6 +29,13 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Let go of threads."""
+
+
+def set_precision(precision: str) -> None:
+    """How a GPU multiplies float32: with all bits, or as tf32."""
+    short = precision != "fp32"
+    torch.backends.cuda.matmul.allow_tf32 = short
+    torch.backends.cudnn.allow_tf32 = short
 
 
 def cores() -> int:

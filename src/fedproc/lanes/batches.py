@@ -17,7 +17,7 @@ from fedproc.data.augment import Draws
 from fedproc.lanes.setting import Job, Setting
 from fedproc.streams import Purpose
 
-CHUNK = 256  # images a forward pass where no gradient is needed
+CHUNK, GPU_CHUNK = 256, 2048  # images a forward pass where no gradient is needed
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,17 @@ def training_plan(job: Job, epochs: range) -> Plan:
     at = {p: streams.key(setting.model_seed, p, task.round, task.client) for p in Purpose}
     size = min(setting.batch_size, len(share))
     steps = max(1, len(share) // setting.batch_size)
-    orders = [streams.order(streams.fold(at[Purpose.ORDER], epoch), len(share))[: steps * size] for epoch in epochs]
-    positions = torch.cat([order.view(steps, size) for order in orders])
-    epoch_of = torch.arange(epochs.start, epochs.stop).repeat_interleave(steps).unsqueeze(-1)
-    draws = setting.augmentation.draw(at, epoch_of, positions)
-    return Plan(share[positions.to(share.device)], None, {k: v.to(share.device) for k, v in draws.items()})
+    numbers = torch.arange(epochs.start, epochs.stop, device=share.device)
+    keys = streams.fold_tensor(at[Purpose.ORDER], numbers).unsqueeze(-1)
+    orders = streams.fold_tensor(keys, torch.arange(len(share), device=share.device)).argsort(dim=-1, stable=True)
+    positions = orders[:, : steps * size].reshape(-1, size)
+    draws = setting.augmentation.draw(at, numbers.repeat_interleave(steps).unsqueeze(-1), positions)
+    return Plan(share[positions], None, draws)
 
 
-def clean_plan(index: Tensor, chunk: int = CHUNK) -> Plan:
+def clean_plan(index: Tensor) -> Plan:
     """Every sample once, in order, unmoved; the last chunk is padded."""
+    chunk = CHUNK if index.device.type == "cpu" else GPU_CHUNK
     steps = -(-len(index) // chunk)
     size = min(chunk, len(index))
     padded = torch.cat([index, index[:1].expand(steps * size - len(index))]).view(steps, size)
@@ -78,18 +80,18 @@ class Feed:
         self.steps = int(self._index.shape[0])
 
     def __getitem__(self, step: int) -> Step:
-        index = self._index[step]
-        flat = index.flatten()
-        bank, setting = self._setting.train, self._setting
         draws = {name: values[step].flatten() for name, values in self._draws.items()}
-        images = setting.augmentation.apply(bank.images.index_select(0, flat), draws)
-        ready = setting.normalisation.apply(images, setting.spec.dtype)
-        return Step(
-            ready.view(*index.shape, *ready.shape[1:]),
-            bank.labels.index_select(0, flat).view(index.shape),
-            None if self._mask is None else self._mask[step],
-            None if self._active is None else self._active[step],
-        )
+        images, labels = ready_images(self._setting, self._index[step], draws)
+        mask = None if self._mask is None else self._mask[step]
+        return Step(images, labels, mask, None if self._active is None else self._active[step])
+
+
+def ready_images(setting: Setting, index: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+    """Images (..., B, C, H, W) as the network sees them, and labels (..., B), by index (..., B) into the bank."""
+    flat, bank = index.flatten(), setting.train
+    images = setting.augmentation.apply(bank.images.index_select(0, flat), draws)
+    ready = setting.normalisation.apply(images, setting.spec.dtype)
+    return ready.view(*index.shape, *ready.shape[1:]), bank.labels.index_select(0, flat).view(index.shape)
 
 
 def _stacked(plans: Sequence[Plan]) -> tuple[Plan, Tensor | None]:

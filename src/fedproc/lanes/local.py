@@ -37,52 +37,72 @@ class Net(Protocol):
         """Training or evaluation mode."""
 
 
-def train_lanes(net: Net, feed: Feed, job: Job, local: Local) -> Tensor:
-    """Run every step of the feed; returns the mean over steps of the total loss and its terms (..., 1 + terms).
+class Stepper:
+    """Steps of local training, and the losses they add up.
 
     `job` is one of the jobs side by side: in what is read off it here they all agree. Where the classifier alone
     is trained, the rest is in evaluation mode and sees neither gradient nor weight decay nor momentum.
     """
-    setting, method = job.setting, job.setting.method
-    whole = job.task.trains == "all"
-    trained = slice(None) if whole else setting.layout.span("classifier.")
-    net.train(whole)
-    params = net.weights.params
-    lead = params.shape[:-1]
-    sums = torch.zeros(*lead, 1 + len(method.terms), dtype=torch.float64, device=params.device)
-    count = torch.zeros(lead, dtype=torch.float64, device=params.device)
-    for number in range(feed.steps):
-        step = feed[number]
-        before = None if step.active is None else net.weights
-        buffers = None if before is None else before.buffers.clone()
-        counters = None if before is None else before.counters.clone()
+
+    def __init__(self, net: Net, job: Job, local: Local) -> None:
+        self._net, self._local = net, local
+        self._setting, self._method = job.setting, job.setting.method
+        whole = job.task.trains == "all"
+        self._trained = slice(None) if whole else job.setting.layout.span("classifier.")
+        net.train(whole)
+        params = net.weights.params
+        lead = params.shape[:-1]
+        terms = 1 + len(self._method.terms)
+        self._sums = torch.zeros(*lead, terms, dtype=torch.float64, device=params.device)
+        self._count = torch.zeros(lead, dtype=torch.float64, device=params.device)
+
+    def __call__(self, step: Step) -> None:
+        """One step of every lane; a lane that is not at work keeps weights, momentum, statistics and counters."""
+        net, local = self._net, self._local
+        active = step.active
+        buffers = None if active is None else net.weights.buffers.clone()
+        counters = None if active is None else net.weights.counters.clone()
         z, logits = net.forward(step.images, step.mask)
-        images = step.images
-        batch = Batch(z, logits, step.labels, step.mask, lambda weights, images=images: net.embed(weights, images))  # type: ignore[misc]
-        total, terms = method.loss(batch, local)
+        batch = Batch(z, logits, step.labels, step.mask, lambda weights: net.embed(weights, step.images))
+        total, terms = self._method.loss(batch, local)
         with torch.no_grad():
-            gradient = method.correct(net.gradient(total), local)
+            gradient = self._method.correct(net.gradient(total), local)
             sgd_(
-                params[..., trained],
-                gradient[..., trained],
-                local.velocity[..., trained],
+                net.weights.params[..., self._trained],
+                gradient[..., self._trained],
+                local.velocity[..., self._trained],
                 local.settings["lr"],
-                setting.momentum,
-                setting.weight_decay,
-                step.active,
+                self._setting.momentum,
+                self._setting.weight_decay,
+                active,
             )
             losses = torch.stack([total, *terms], dim=-1).to(torch.float64)
-            if step.active is None:
-                sums += losses
-                count += 1
-            else:
-                assert buffers is not None and counters is not None
-                working = step.active.unsqueeze(-1)
-                net.weights.buffers.copy_(torch.where(working, net.weights.buffers, buffers))
-                net.weights.counters.copy_(torch.where(working, net.weights.counters, counters))
-                sums += torch.where(working, losses, torch.zeros_like(losses))
-                count += step.active
-    return sums / count.unsqueeze(-1)
+            if active is None or buffers is None or counters is None:
+                self._sums += losses
+                self._count += 1
+                return
+            working = active.unsqueeze(-1)
+            net.weights.buffers.copy_(torch.where(working, net.weights.buffers, buffers))
+            net.weights.counters.copy_(torch.where(working, net.weights.counters, counters))
+            self._sums += torch.where(working, losses, torch.zeros_like(losses))
+            self._count += active
+
+    def clear(self, lane: int) -> None:
+        """Forget the losses of a lane: another client comes into it."""
+        self._sums[lane].zero_()
+        self._count[lane].zero_()
+
+    def losses(self) -> Tensor:
+        """The mean over steps of the total loss and its terms (..., 1 + terms)."""
+        return self._sums / self._count.clamp(min=1).unsqueeze(-1)
+
+
+def train_lanes(net: Net, feed: Feed, job: Job, local: Local) -> Tensor:
+    """Run every step of the feed; returns the mean losses."""
+    stepper = Stepper(net, job, local)
+    for number in range(feed.steps):
+        stepper(feed[number])
+    return stepper.losses()
 
 
 def sgd_(

@@ -50,7 +50,8 @@ class Setting:
     @property
     def group(self) -> tuple[object, ...]:
         """Jobs whose settings agree here can run side by side as lanes of one stacked network."""
-        method = (type(self.method), self.method.options)
+        problem = self.method.problem
+        method = (type(self.method), self.method.options, problem.calibrate, problem.calibrate_prototypes)
         images = (id(self.train.images), self.augmentation, self.normalisation)
         return (self.spec, method, images, self.batch_size, self.momentum, self.weight_decay, self.device)
 

@@ -1,67 +1,28 @@
 """Stacked lanes: L clients as one network whose every tensor has a leading lane axis (vmap).
 
-Clients of like length run together; a lane whose client is done, or smaller than the batch, is masked.
+A lane whose client is done takes the next one; a lane at rest, or a client smaller than the batch, is masked.
 """
 
 from __future__ import annotations
 
-import copy
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
-from torch import Tensor
-from torch.func import functional_call, vmap
 
 from fedproc.errors import InputError, RunError
 from fedproc.lanes.batches import Feed, prototype_plan, training_plan
-from fedproc.lanes.local import prototype_lanes, train_lanes
+from fedproc.lanes.local import prototype_lanes
+from fedproc.lanes.rig import Rig, Trained
+from fedproc.lanes.schedule import changes, schedule
 from fedproc.lanes.serial import Outcome, SerialExecutor
 from fedproc.lanes.setting import Job, Setting
+from fedproc.lanes.stacked_net import StackedNet
 from fedproc.lanes.task import Answer, Kind
 from fedproc.methods.fedavg import Local, Tensors
 from fedproc.networks import Weights
 from fedproc.payload import Payload
-
-
-class StackedNet:
-    """L copies of a network's state (L, P), (L, F), (L, C) behind one module."""
-
-    def __init__(self, setting: Setting, weights: Weights) -> None:
-        self.module = copy.deepcopy(setting.network).to(setting.device)
-        self.weights = Weights(weights.params.requires_grad_(), weights.buffers, weights.counters)
-        self._layout = setting.layout
-        self._call: Callable[..., Any] = vmap(self._one)
-        self._call_without_mask: Callable[..., Any] = vmap(self._one_without_mask)
-
-    def _one(self, named: dict[str, Tensor], images: Tensor, mask: Tensor) -> Any:
-        return functional_call(self.module, named, (images, mask))
-
-    def _one_without_mask(self, named: dict[str, Tensor], images: Tensor) -> Any:
-        return functional_call(self.module, named, (images, None))
-
-    def embed(self, weights: Weights, images: Tensor) -> Tensor:
-        training = self.module.training
-        self.module.eval()
-        with torch.no_grad():
-            z: Tensor = self._call_without_mask(self._layout.named(weights), images)[0]
-        self.module.train(training)
-        return z
-
-    def forward(self, images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        if mask is None:
-            mask = torch.ones(images.shape[:2], dtype=torch.bool, device=images.device)
-        z, logits = self._call(self._layout.named(self.weights), images, mask)
-        return z, logits
-
-    def gradient(self, total: Tensor) -> Tensor:
-        with torch.enable_grad():
-            (gradient,) = torch.autograd.grad(total.sum(), self.weights.params)
-        return gradient
-
-    def train(self, mode: bool) -> None:
-        self.module.train(mode)
 
 
 class StackedExecutor:
@@ -73,6 +34,9 @@ class StackedExecutor:
         self.lanes = lanes
         self.threads = threads
         self._serial = SerialExecutor(1, threads)
+        self._rigs: dict[tuple[object, ...], tuple[tuple[int, int], Rig]] = {}
+        self.real_steps = 0  # steps of clients, and of lanes including those at rest
+        self.lane_steps = 0
 
     def execute(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Answers in the order of the jobs, each with what its client would keep."""
@@ -86,14 +50,34 @@ class StackedExecutor:
                     place
                 )
         for places in groups.values():
-            places.sort(key=lambda p: -jobs[p].setting.steps(jobs[p].task))
+            if jobs[places[0]].task.kind is Kind.TRAIN:
+                outcomes.update(zip(places, self._train([jobs[p] for p in places]), strict=True))
+                continue
             for first in range(0, len(places), self.lanes):
                 chosen = places[first : first + self.lanes]
-                outcomes.update(zip(chosen, _together([jobs[p] for p in chosen]), strict=True))
+                with _named([jobs[p] for p in chosen]):
+                    outcomes.update(zip(chosen, _prototypes([jobs[p] for p in chosen]), strict=True))
         return [outcomes[place] for place in range(len(jobs))]
+
+    def _train(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """All jobs of a group over the lanes of its rig, which is made once and made larger when it must be."""
+        steps = [job.setting.steps(job.task) for job in jobs]
+        queues = schedule(steps, self.lanes)
+        needed = max(sum(steps[job] for job in queue) for queue in queues)
+        batch = max(min(job.setting.batch_size, len(job.setting.shares[job.task.client])) for job in jobs)
+        at = (jobs[0].task.trains, *jobs[0].setting.group)
+        with _named(jobs):
+            shape = (len(queues), batch)
+            if at not in self._rigs or self._rigs[at][0] != shape or self._rigs[at][1].capacity < needed:
+                self._rigs.pop(at, None)
+                self._rigs[at] = (shape, Rig(jobs[0], len(queues), batch, needed + needed // 8))
+            self.real_steps += sum(steps)
+            self.lane_steps += needed * len(queues)
+            return _train(jobs, self._rigs[at][1], queues)
 
     def close(self) -> None:
         self._serial.close()
+        self._rigs.clear()
 
 
 def check_stackable(setting: Setting) -> None:
@@ -113,9 +97,11 @@ def check_stackable(setting: Setting) -> None:
         ) from error
 
 
-def _together(jobs: Sequence[Job]) -> list[Outcome]:
+@contextmanager
+def _named(jobs: Sequence[Job]) -> Iterator[None]:
+    """Name the clients in whatever goes wrong."""
     try:
-        return _train(jobs) if jobs[0].task.kind is Kind.TRAIN else _prototypes(jobs)
+        yield
     except Exception as error:
         clients = ", ".join(str(job.task.client) for job in jobs)
         raise RunError(f"clients {clients}, round {jobs[0].task.round + 1}, {jobs[0].task.kind}: {error}") from error
@@ -129,54 +115,58 @@ def _net(setting: Setting, weights: Sequence[Weights]) -> StackedNet:
     return StackedNet(setting, Weights.of(_stack([each.tensors() for each in weights])))
 
 
-def _train(jobs: Sequence[Job]) -> list[Outcome]:
+def _train(jobs: Sequence[Job], rig: Rig, queues: Sequence[Sequence[int]]) -> list[Outcome]:
     setting, method = jobs[0].setting, jobs[0].setting.method
     started = time.perf_counter()
-    net = _net(setting, [job.start for job in jobs])
-    feed = Feed(setting, [training_plan(job, range(job.task.epochs)) for job in jobs], stacked=True)
-    settings = {
-        name: torch.tensor([j.task.settings[name] for j in jobs], dtype=setting.spec.dtype, device=setting.device)
-        for name in jobs[0].task.settings
-    }
-    kept = _stack([job.kept for job in jobs])
+    steps = [job.setting.steps(job.task) for job in jobs]
+    rig.feed(queues, [training_plan(job, range(job.task.epochs)) for job in jobs])
+    for lane, queue in enumerate(queues):
+        rig.enter(lane, jobs[queue[0]])
+    done: dict[int, Trained] = {}
+    at = 0
+    for step, moves in changes(queues, steps):
+        rig.run(step - at)
+        at = step
+        for lane, finished, following in moves:
+            done[finished] = rig.leave(lane)
+            if following is not None:
+                rig.enter(lane, jobs[following])
+    trained = [done[place] for place in range(len(jobs))]
+    weights = _stack([each.weights.tensors() for each in trained])
     local = Local(
         start=Weights.of(_stack([job.start.tensors() for job in jobs])),
-        weights=net.weights,
-        velocity=kept["velocity"] if method.keeps_momentum else torch.zeros_like(net.weights.params.detach()),
+        weights=Weights.of(weights),
+        velocity=torch.stack([each.velocity for each in trained]),
         sent=_stack([job.task.payload.tensors for job in jobs]),
-        settings=settings,
-        kept=kept,
-        steps=torch.tensor([job.setting.steps(job.task) for job in jobs], device=setting.device),
+        settings={
+            name: torch.tensor([j.task.settings[name] for j in jobs], dtype=setting.spec.dtype, device=setting.device)
+            for name in jobs[0].task.settings
+        },
+        kept=_stack([job.kept for job in jobs]),
+        steps=torch.tensor(steps, device=setting.device),
         log_shares=torch.stack([job.setting.log_shares(job.task.client) for job in jobs]),
     )
-    losses = train_lanes(net, feed, jobs[0], local)
-    setting.synchronise()
-    trained = time.perf_counter()
-    tensors = {name: tensor.detach().clone() for name, tensor in net.weights.tensors().items()}
-    tensors |= {"losses": losses, **method.answer(local)}
+    tensors = {**weights, "losses": torch.stack([each.losses for each in trained]), **method.answer(local)}
     keeps = {name: tensor.detach().clone() for name, tensor in method.keep(local).items()}
-    seconds = {"train": trained - started}
+    setting.synchronise()
+    seconds = {"train": time.perf_counter() - started}
     if method.prototype_pass is not None:
-        tensors |= _class_means(net, jobs, clean=method.prototype_pass == "clean")
+        began = time.perf_counter()
+        clean = method.prototype_pass == "clean"
+        parts = []
+        for first in range(0, len(jobs), len(queues)):
+            some = slice(first, first + len(queues))
+            parts.append(_class_means(_net(setting, [each.weights for each in trained[some]]), jobs[some], clean))
+        tensors |= {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         setting.synchronise()
-        seconds["prototypes"] = time.perf_counter() - trained
-    return [
-        (
-            Answer(
-                job.task,
-                Payload(
-                    {name: tensor[lane] for name, tensor in tensors.items()},
-                    {
-                        "samples": len(job.setting.shares[job.task.client]),
-                        "steps": job.setting.steps(job.task),
-                    },
-                ),
-                seconds={kind: spent / len(jobs) for kind, spent in seconds.items()},
-            ),
-            {name: tensor[lane] for name, tensor in keeps.items()},
-        )
-        for lane, job in enumerate(jobs)
-    ]
+        seconds["prototypes"] = time.perf_counter() - began
+    outcomes: list[Outcome] = []
+    for lane, job in enumerate(jobs):
+        counts = {"samples": len(job.setting.shares[job.task.client]), "steps": steps[lane]}
+        payload = Payload({name: tensor[lane] for name, tensor in tensors.items()}, counts)
+        spent = {kind: each / len(jobs) for kind, each in seconds.items()}
+        outcomes.append((Answer(job.task, payload, seconds=spent), {n: t[lane] for n, t in keeps.items()}))
+    return outcomes
 
 
 def _prototypes(jobs: Sequence[Job]) -> list[Outcome]:

@@ -1,0 +1,53 @@
+"""L copies of a network's state behind one module, carried through by vmap."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from fedproc.lanes.setting import Setting
+from fedproc.networks import Weights
+
+
+class StackedNet:
+    """Weights (L, P), (L, F), (L, C)."""
+
+    def __init__(self, setting: Setting, weights: Weights) -> None:
+        self.module = copy.deepcopy(setting.network).to(setting.device)
+        self.weights = Weights(weights.params.requires_grad_(), weights.buffers, weights.counters)
+        self._layout = setting.layout
+        self._call: Callable[..., Any] = vmap(self._one)
+        self._call_without_mask: Callable[..., Any] = vmap(self._one_without_mask)
+
+    def _one(self, named: dict[str, Tensor], images: Tensor, mask: Tensor) -> Any:
+        return functional_call(self.module, named, (images, mask))
+
+    def _one_without_mask(self, named: dict[str, Tensor], images: Tensor) -> Any:
+        return functional_call(self.module, named, (images, None))
+
+    def embed(self, weights: Weights, images: Tensor) -> Tensor:
+        training = self.module.training
+        self.module.eval()
+        with torch.no_grad():
+            z: Tensor = self._call_without_mask(self._layout.named(weights), images)[0]
+        self.module.train(training)
+        return z
+
+    def forward(self, images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        if mask is None:
+            mask = torch.ones(images.shape[:2], dtype=torch.bool, device=images.device)
+        z, logits = self._call(self._layout.named(self.weights), images, mask)
+        return z, logits
+
+    def gradient(self, total: Tensor) -> Tensor:
+        with torch.enable_grad():
+            (gradient,) = torch.autograd.grad(total.sum(), self.weights.params)
+        return gradient
+
+    def train(self, mode: bool) -> None:
+        self.module.train(mode)
