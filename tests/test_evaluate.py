@@ -83,6 +83,8 @@ def test_solo_reports_mean_and_spread_over_clients(train: Train) -> None:
     assert session.result is not None
     assert "final_accuracy_deviation" in session.result
     assert session.records[-1]["test_accuracy_deviation"] > 0
+    # each client's own model on its own share is better than everyone's models on everyone's shares
+    assert session.records[-1]["client_accuracy_mean"] > session.records[-1]["test_accuracy"]
 
 
 def test_target_accuracy(train: Train) -> None:

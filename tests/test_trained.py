@@ -114,6 +114,16 @@ def test_predict_says_what_is_wrong(what: str, own: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "p.csv").exists()
 
 
+def test_a_model_file_alone_runs_nobodys_code(tmp_path: Path) -> None:
+    from conftest import work
+
+    work(tmp_path / "run", network="toy_networks:FrozenNet", method="fedavg", rounds=1)
+    with pytest.raises(InputError, match="give --network toy_networks:FrozenNet if you trust it"):
+        load_model(tmp_path / "run")
+    model = load_model(tmp_path / "run", network="toy_networks:FrozenNet")
+    assert len(model.predict(np.zeros((2, 1, 16, 16), np.uint8))) == 2
+
+
 def test_encoder_weights_start_from_another_run(own: Path, tmp_path: Path) -> None:
     given = {"data": str(own), "clients": 2, "rounds": 1, "epochs": 1, "image_size": 20, "device": "cpu"}
     run(Experiment(method="fedavg", **given), out=tmp_path / "first")

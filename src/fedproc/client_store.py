@@ -114,7 +114,10 @@ class ClientStore:
         sweep(self._folder)
         needed = {name for name, _ in self._files.values()}
         for path in checkpoints:
-            index = json.loads((path / "checkpoint.json").read_text(encoding="utf-8"))
+            try:
+                index = json.loads((path / "checkpoint.json").read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                continue  # a damaged one needs nothing
             needed |= {name for name, _ in index["values"].get("clients", {}).get("files", {}).values()}
         for file in self._folder.iterdir():
             if file.name not in needed:

@@ -18,6 +18,7 @@ from fedproc.payload import Expected, Payload
 from fedproc.prototypes import nearest
 
 CHUNK, GPU_CHUNK = 256, 2048
+WORST = 1e30
 Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
@@ -61,7 +62,7 @@ def evaluate(
     """Confusion (true, predicted), mean cross-entropy, area under the ROC curve of each class against the rest,
     correct answers of each client's share and of the nearest prototype.
 
-    A loss that is not finite is handed on as the largest number: a diverged model is bad, not unknown.
+    A loss that is not finite is handed on as a very large one: a diverged model is bad, not unknown.
     """
     answers, scores, close, loss = [], [], [], torch.zeros((), dtype=torch.float64, device=held_out.images.device)
     chunk = CHUNK if held_out.images.device.type == "cpu" else GPU_CHUNK
@@ -83,7 +84,7 @@ def evaluate(
         {
             "confusion": confusion,
             "prototype_correct": torch.cat(close).sum(),
-            "loss": torch.nan_to_num(loss / len(truth), nan=torch.finfo(torch.float64).max),
+            "loss": torch.nan_to_num(loss / len(truth), nan=WORST, posinf=WORST),
             "auc": auc,
             "auc_defined": defined,
             "client_correct": torch.bincount(owners[right], minlength=held_out.clients),
@@ -125,10 +126,12 @@ def measures(payload: Payload) -> dict[str, Any]:
     }
     if bool(tensors["auc_defined"].any()):
         found["auc"] = float(tensors["auc"][tensors["auc_defined"]].mean())
-    holders = tensors["client_samples"] > 0
-    if bool(holders.any()):
-        by_client = tensors["client_correct"][holders] / tensors["client_samples"][holders].to(torch.float64)
-        found |= {"client_accuracy_mean": float(by_client.mean()), "client_accuracy_worst": float(by_client.min())}
+    shares = zip(tensors["client_correct"].tolist(), tensors["client_samples"].tolist(), strict=True)
+    by_client = [correct / count if count else None for correct, count in shares]
+    held = [accuracy for accuracy in by_client if accuracy is not None]
+    if held:
+        found |= {"client_accuracy_mean": sum(held) / len(held), "client_accuracy_worst": min(held)}
+    found["client_accuracies"] = by_client
     found["class_accuracy"] = [float(r) if t else None for r, t in zip(recall, there, strict=True)]
     found["confusion"] = tensors["confusion"].tolist()
     return found

@@ -50,7 +50,19 @@ CHOICES: dict[str, dict[str, Any]] = {
 NORMALIZED_FROM = 0.1  # the learning rate at which raw z was seen to collapse
 
 # Recorded, but a run may be continued with other values: they change speed, not the experiment.
-FREE = frozenset({"precision", "device", "executor", "lanes", "data_dir", "checkpoint_every", "client_memory"})
+FREE = frozenset(
+    {
+        "partition_file",
+        "encoder_weights",
+        "precision",
+        "device",
+        "executor",
+        "lanes",
+        "data_dir",
+        "checkpoint_every",
+        "client_memory",
+    }
+)
 # Not compared by themselves: the resolved values and the data's fingerprint say the same more exactly.
 IMPLIED = frozenset({"preset", "seed", "data", "image_size", "test_fraction"})
 

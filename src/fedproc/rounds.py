@@ -10,7 +10,7 @@ import math
 import statistics
 import time
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -48,6 +48,9 @@ class Plan:
     lr_floor: float = 0.0
     average_weights: float = 0.0  # d of a <- d a + (1 - d) w; 0: no average is kept
     send_averaged: bool = False
+    classifier: slice = field(
+        default_factory=lambda: slice(0, 0)
+    )  # where the classifier's parameters lie, for rounds that train it alone
 
     def depends_on_rounds(self) -> str | None:
         """What makes a run of T rounds differ from the first T of a longer one, if anything does."""
@@ -195,6 +198,10 @@ def _merged(
         return state.weights, state.kept
     merged = MERGES[plan.merge](sent.params, trained, method.problem.momentum)
     params, kept = SERVER_STEPS[plan.server_step](sent.params, merged, state.kept, method.step_numbers())
+    if method.trains(state.round) == "classifier":  # what is frozen stays to the bit, whatever momentum the server has
+        frozen = params
+        params = sent.params.clone()
+        params[plan.classifier] = frozen[plan.classifier]
     return Weights(params, *merge_statistics(trained)), kept
 
 
@@ -214,23 +221,30 @@ def _evaluate(plan: Plan, state: State, good: Sequence[Answer]) -> Asking:
     Prototypes that are a diagnostic alone are left out of bytes and timings.
     """
     method = plan.method
-    means: list[Payload] = []
+    diagnosed: list[Answer] = []
     if method.prototype_pass is None:
         tasks = [
             _prototype_task(plan, a.task.client, a.task.round, Weights.of(a.payload.tensors)) for a in good if a.payload
         ]
-        means = _payloads(_good((yield tasks), state.round - 1))
+        diagnosed = _good((yield tasks), state.round - 1)
+        means = _payloads(diagnosed)
         merged, known = merge_prototypes(
             [p.tensors["class_means"] for p in means], [p.tensors["class_counts"] for p in means], "uniform"
         )
         state = replace(state, kept={**state.kept, "prototypes": merged, "known": known})
     if method.own_models:
+        own = {a.task.client: Weights.of(a.payload.tensors) for a in good if a.payload}
         models = [
-            (Weights.of(p.tensors), m.tensors["class_means"], m.tensors["class_counts"] > 0)
-            for p, m in zip(_payloads(good), means, strict=True)
+            (own[a.task.client], a.payload.tensors["class_means"], a.payload.tensors["class_counts"] > 0)
+            for a in diagnosed
+            if a.payload
         ]
         found, seconds = yield from _measure(plan, state, models)
         measured = evaluate.mean_measures(found)
+        theirs = [each["client_accuracies"][a.task.client] for each, a in zip(found, diagnosed, strict=True)]
+        held = [accuracy for accuracy in theirs if accuracy is not None]
+        if held:  # each client's own model on its own share
+            measured |= {"client_accuracy_mean": statistics.fmean(held), "client_accuracy_worst": min(held)}
         accuracies = [each["accuracy"] for each in found]
         if len(accuracies) > 1:
             measured["accuracy_deviation"] = statistics.stdev(accuracies)
@@ -269,7 +283,8 @@ def _named(plan: Plan, measured: Record) -> Record:
     """test_accuracy and test_loss, the rest by their own names; with a validation split all begin with val_."""
     prefix = _prefix(plan)
     test = {"accuracy", "loss", "accuracy_deviation"} if not prefix else set()
-    return {(f"test_{name}" if name in test else prefix + name): value for name, value in measured.items()}
+    shown = {name: value for name, value in measured.items() if name != "client_accuracies"}
+    return {(f"test_{name}" if name in test else prefix + name): value for name, value in shown.items()}
 
 
 def _prototype_task(plan: Plan, client: int, t: int, weights: Weights, clean: bool = True) -> Task:

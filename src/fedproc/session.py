@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,6 +110,12 @@ class Session:
         try:
             self.store.place(folder.path / "clients")
             config = {**self.experiment.config(), "rounds": self.plan.rounds, "fingerprint": self.images.fingerprint}
+            if self.experiment.partition in ("natural", "file"):
+                config["clients"] = len(self.plan.client_sizes)
+            for name in ("partition_file", "encoder_weights"):
+                path = getattr(self.experiment, name)
+                if path is not None:
+                    config[f"{name}_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
             if self.experiment.method in LOADED:
                 config["plugin"] = LOADED[self.experiment.method]
             folder.settle(config, self.plan.depends_on_rounds())
@@ -168,7 +175,10 @@ class Session:
     def _fresh_weights(self, number: int) -> Weights:
         """Initial weights of their own for the n-th client that wants some."""
         seed = streams.fold(self.experiment.model_seed, number) % 2**32
-        weights = self.setting.layout.read(build(self.setting.spec, seed))
+        network = build(self.setting.spec, seed)
+        if self.experiment.encoder_weights is not None:
+            load_encoder(network, self.experiment.encoder_weights)
+        weights = self.setting.layout.read(network)
         return Weights(*(tensor.to(self.device) for tensor in weights.tensors().values()))
 
     def save(self) -> None:
@@ -291,15 +301,19 @@ def _prepare(experiment: Experiment, images: Images, library: Library, device: t
     dtype = torch.float64 if e.dtype == "float64" else torch.float32
     kind = METHODS[e.method]
     shares = deal(e, images)
-    held = [hold_out(share, images.train.labels, e.val_fraction, e.data_seed, i) for i, share in enumerate(shares)]
-    training = [train for train, _ in held]
+    train = images.train
+    held = [
+        hold_out(share, train.labels, e.val_fraction, e.data_seed, client, train.groups)
+        for client, share in enumerate(shares)
+    ]
+    training = [own for own, _ in held]
     if kind.one_place:
         training = [np.concatenate(training)]
     spec = NetworkSpec(e.network, e.width, images.channels, images.side, images.classes, e.normalize_z, dtype, e.norm)
     network = build(spec, e.model_seed)
     if e.encoder_weights is not None:
         load_encoder(network, e.encoder_weights)
-    sizes = [len(train) for train in training]
+    sizes = [len(own) for own in training]
     problem = Problem(
         rounds=e.rounds,
         classes=images.classes,
@@ -322,7 +336,7 @@ def _prepare(experiment: Experiment, images: Images, library: Library, device: t
         layout=Layout.of(network),
         train=library.bank(images, "train", device),
         held_out=_held_out(e, images, [val for _, val in held], training, library, device),
-        shares=[torch.from_numpy(train).to(device) for train in training],
+        shares=[torch.from_numpy(own).to(device) for own in training],
         augmentation=AUGMENTATIONS[e.augment],
         normalisation=source_of(e.data).normalisation(images.channels),
         batch_size=e.batch_size,
@@ -347,6 +361,7 @@ def _prepare(experiment: Experiment, images: Images, library: Library, device: t
         lr_floor=e.lr_floor,
         average_weights=e.average_weights,
         send_averaged=e.send_averaged,
+        classifier=setting.layout.span("classifier."),
     )
     return setting, plan
 

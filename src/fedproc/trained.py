@@ -47,15 +47,17 @@ class Model(nn.Module):
     ) -> None:
         super().__init__()
         self.network = network.eval()
-        self.normalisation = normalisation
         self.class_names = class_names
         self.spec = spec
         empty = torch.zeros(spec.classes, 1, dtype=spec.dtype)
+        middle, scale = normalisation.levels(spec.dtype, torch.device("cpu"))
+        self.register_buffer("middle", middle)
+        self.register_buffer("scale", scale)
         self.register_buffer("prototypes", empty if prototypes is None else prototypes)
         self.register_buffer("known", torch.zeros(spec.classes, dtype=torch.bool) if known is None else known)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        z, logits = self.network(self.normalisation.apply(pixels, self.spec.dtype))
+        z, logits = self.network((pixels.to(self.spec.dtype) - self.get_buffer("middle")) * self.get_buffer("scale"))
         prototypes, known = self.get_buffer("prototypes"), self.get_buffer("known")
         if prototypes.shape[-1] != z.shape[-1]:
             prototypes = prototypes.expand(-1, z.shape[-1])
@@ -77,11 +79,15 @@ class Model(nn.Module):
         return found
 
 
-def load_model(run: Path, name: str = "model.safetensors") -> Model:
-    """The model of a run folder, or a model file itself."""
+def load_model(run: Path, name: str = "model.safetensors", network: str | None = None) -> Model:
+    """The model of a run folder, or a model file itself.
+
+    A model of a person's own encoder runs that person's code, so its import path must be given as `network`: what
+    a file says is not reason enough.
+    """
     path = run if run.is_file() else run / name
     if not path.is_file():
-        if (run / "models").is_dir():
+        if name == "model.safetensors" and (run / "models").is_dir():
             raise InputError(f"{run}: its clients have models of their own; choose one with --client")
         raise InputError(f"{path}: no such file; expected the folder of a finished run")
     try:
@@ -100,15 +106,17 @@ def load_model(run: Path, name: str = "model.safetensors") -> Model:
             dtype=torch.float64 if about["dtype"] == "float64" else torch.float32,
             norm=about["norm"],
         )
+        if spec.foreign and network != spec.name:
+            raise InputError(f"{path}: made with its own encoder; give --network {spec.name} if you trust it")
+        normalisation = Normalisation(tuple(about["mean"]), tuple(about["std"]))
         prototypes, known = tensors.pop("prototypes", None), tensors.pop("known", None)
-        network = build(spec, 0)
-        network.load_state_dict(tensors)
+        made = build(spec, 0)
+        made.load_state_dict(tensors)
     except InputError:
         raise
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{path}: not a model of a fedproc run: {error}") from error
-    normalisation = Normalisation(tuple(about["mean"]), tuple(about["std"]))
-    return Model(network, normalisation, tuple(about["class_names"]), prototypes, known, spec).eval()
+    return Model(made, normalisation, tuple(about["class_names"]), prototypes, known, spec).eval()
 
 
 def export_onnx(model: Model, path: Path) -> float:

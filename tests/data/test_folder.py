@@ -195,3 +195,20 @@ def test_images_beyond_memory_are_mapped(tmp_path: Path, monkeypatch: pytest.Mon
     assert isinstance(mapped.train.images, np.memmap) and not isinstance(plain.train.images, np.memmap)
     assert mapped.fingerprint == plain.fingerprint
     assert list((tmp_path / "cache").iterdir()) == []  # the file has no name
+
+
+def test_sites_without_a_test_folder_are_split(tmp_path: Path) -> None:
+    make(tmp_path / "north")
+    make(tmp_path / "south")
+    images = read(tmp_path, None, 0.2, 0)
+    assert images.site_names == ("north", "south") and images.class_names == ("blue", "red")
+    assert len(images.test) == 4 and len(images.train) == 16
+
+
+def test_a_format_that_would_call_a_program_is_refused(tmp_path: Path) -> None:
+    make(tmp_path)
+    (tmp_path / "red" / "3.png").write_text(
+        "%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
+    )
+    with pytest.raises(InputError, match=r"red/3\.png: not a readable image: its format is not known"):
+        read(tmp_path, None, 0.2, 0)

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from fedproc import InputError
 from fedproc.data import load
 from fedproc.data.manifest import read
+from fedproc.data.partition import hold_out
 
 PATIENTS = {"p1": "sick", "p2": "sick", "p3": "sick", "p4": "well", "p5": "well", "p6": "well"}
 
@@ -71,6 +73,12 @@ def test_sites_and_splits_of_its_own(folder: Path) -> None:
         ("path,label,split", ["p1_0.png,sick,train", "p4_0.png,well,test"], "no training image of class well"),
         ("path,label,group", ["p1_0.png,sick,p1", "p1_1.png,sick,p1"], "one group a class"),
         ("path,label", ['"p1_0.png,sick'], "not a readable CSV file"),
+        ("path,label", ["p1_0.png,sick", "./p1_0.png,sick"], "lists p1_0.png more than once"),
+        (
+            "path,label,split,group",
+            ["p1_0.png,sick,train,p1", "p1_1.png,sick,test,p1"],
+            "line 3: group p1 is in train and",
+        ),
     ],
 )
 def test_damage_is_named_by_line(header: str, lines: list[str], words: str, folder: Path) -> None:
@@ -85,3 +93,18 @@ def test_files_that_are_no_text_or_not_there(tmp_path: Path) -> None:
         read(tmp_path / "x.csv", None, 0.2, 0)
     with pytest.raises(InputError, match=r"y\.csv: not a readable CSV file: No such file"):
         read(tmp_path / "y.csv", None, 0.2, 0)
+
+
+def test_a_site_that_is_only_tested_on(folder: Path) -> None:
+    lines = [f"p{i}_0.png,{PATIENTS[f'p{i}']},train,north" for i in (1, 2, 4, 5)]
+    lines += ["p3_0.png,sick,test,abroad", "p6_0.png,well,test,abroad"]
+    images = read(write(folder, "path,label,split,site", lines), None, 0.2, 0)
+    assert images.site_names == ("north",) and len(images.test) == 2
+
+
+def test_validation_keeps_patients_together(folder: Path) -> None:
+    images = read(write(folder, "path,label,group", rows("group")), 30, 0.3, 0)
+    groups = images.train.groups
+    assert groups is not None
+    training, validation = hold_out(np.arange(len(images.train)), images.train.labels, 0.3, 0, 0, groups)
+    assert len(validation) and not set(groups[training]) & set(groups[validation])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import Train, toy_images
+from conftest import ToyLibrary, Train, toy_images, toy_session
 from torch import Tensor
 
 from fedproc import InputError
-from fedproc.lanes import set_precision
+from fedproc.lanes import choose, set_precision
 from fedproc.methods import METHODS
 from fedproc.session import Session
+from fedproc.simulate import Nobody, drive
 
 NETWORKS = {"simple-cnn": "simple-cnn", "batch-norm": "toy_networks:BatchNormNet"}
 PRESETS = ("paper", "author_code")
@@ -43,8 +44,6 @@ def agree(train: Train, tolerance: float, device: str = "cpu", **given: object) 
 
 
 def test_the_toy_problem_is_ragged() -> None:
-    from conftest import toy_session
-
     sizes = toy_session(toy_images(absent=2)).plan.client_sizes
     assert min(sizes) < 16 < max(sizes) and len({s // 16 for s in sizes}) > 1
 
@@ -80,6 +79,22 @@ def test_solo_agrees(train: Train, network: str) -> None:
         for name in ("params", "buffers", "velocity"):
             assert (one[name] - other[name]).norm() <= 1e-9 * one["params"].norm()
     assert serial.records[-1]["test_accuracy"] == stacked.records[-1]["test_accuracy"]
+
+
+def test_pooled_runs_that_differ_in_calibration_do_not_share_lanes() -> None:
+    images = toy_images()
+    ends = {}
+    for executor, lanes in (("serial", 1), ("stacked", 10)):
+        sessions = [toy_session(images, method="fedavg", calibrate=gamma, dtype="float64") for gamma in (0.0, 1.0)]
+        library = ToyLibrary(images)
+        sessions = [Session(session.experiment, library) for session in sessions]
+        made = choose(executor, lanes, 1, [session.setting for session in sessions], 10)
+        drive(sessions, made, Nobody())
+        made.close()
+        ends[executor] = sessions
+    assert distance(*ends["serial"]) > 1e-3
+    for serial, stacked in zip(ends["serial"], ends["stacked"], strict=True):
+        assert distance(serial, stacked) < 1e-9
 
 
 def test_padded_lanes_do_not_poison_a_deep_network(train: Train) -> None:

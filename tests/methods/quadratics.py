@@ -97,7 +97,7 @@ class World:
         sizes = tuple(client.samples for client in self.clients)
         problem = Problem(self.rounds, 2, len(self.start), 0, torch.float64, 1, sizes, self.momentum, **self.problem)
         made: FedAvg = kind(self.method.options_type(**self.options), problem)
-        given = {"merge": made.merge, "server_step": made.server_step, **self.plan}
+        given = {"classifier": slice(1, 2), "merge": made.merge, "server_step": made.server_step, **self.plan}
         plan = Plan(made, made.rounds, sizes, 1.0, self.lr, 1, 0, 1, **given)
         none = torch.zeros(0, dtype=torch.float64)
         weights = Weights(torch.tensor(self.start, dtype=torch.float64), none, none.long())

@@ -346,3 +346,11 @@ def test_frozen_features_stay_in_the_second_stage(train: Train) -> None:
     torch.testing.assert_close(frozen, stage_one.state.weights.params)
     torch.testing.assert_close(whole.state.weights.buffers, stage_one.state.weights.buffers)
     assert not torch.equal(whole.state.weights.params[span], stage_one.state.weights.params[span])
+
+
+def test_frozen_features_stay_whatever_momentum_the_server_has(train: Train) -> None:
+    given = {"method": "two-stage", "rounds": 4, "server_step": "momentum"}
+    first = train(**{**given, "rounds": 2, "two_stage": {"split": 1.0}})
+    whole = train(**given)
+    span = whole.setting.layout.span("classifier.")
+    assert torch.equal(whole.state.weights.params[: span.start], first.state.weights.params[: span.start])

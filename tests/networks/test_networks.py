@@ -111,3 +111,18 @@ def test_bound_module_writes_through() -> None:
 def test_own_encoders_that_do_not_fit(name: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         build(spec(name, 16, 1), 0)
+
+
+@pytest.mark.parametrize("width", [8, 5, 100])
+def test_group_norm_of_any_width(width: int) -> None:
+    made = NetworkSpec("resnet18", width, 3, 32, 10, False, norm="group")
+    network = build(made, 0)
+    assert not dict(network.named_buffers())  # nothing to average but weights
+    z, _ = network(torch.zeros(2, 3, 32, 32))
+    assert torch.isfinite(z).all()
+
+
+@pytest.mark.parametrize("name", ["simple-cnn", "resnet18"])
+def test_large_images(name: str) -> None:
+    z, logits = build(spec(name, 224, 3, width=4), 0)(torch.zeros(2, 3, 224, 224))
+    assert z.shape == (2, EMBEDDING) and logits.shape == (2, 10)

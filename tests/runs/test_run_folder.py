@@ -245,3 +245,26 @@ def test_a_finished_run_without_its_checkpoint_keeps_its_metrics(tmp_path: Path)
     shutil.rmtree(tmp_path / "checkpoint")
     assert work(tmp_path).result is not None
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_changed_partition_file_is_noticed_and_a_moved_one_is_not(tmp_path: Path) -> None:
+    path, moved = tmp_path / "p.json", tmp_path / "moved.json"
+    path.write_text(json.dumps([list(range(80)), list(range(80, 160))]))
+    work(tmp_path / "run", partition="file", partition_file=path)
+    moved.write_bytes(path.read_bytes())
+    assert work(tmp_path / "run", partition="file", partition_file=moved).result is not None
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["clients"] == 2
+    path.write_text(json.dumps([list(range(70)), list(range(70, 160))]))
+    with pytest.raises(InputError, match="partition-file-sha256"):
+        work(tmp_path / "run", partition="file", partition_file=path)
+
+
+def test_a_damaged_checkpoint_does_not_stay_in_the_way(tmp_path: Path) -> None:
+    given = {"method": "scaffold", "client_memory": 0, "checkpoint_every": 1}
+    work(tmp_path / "whole", **given)
+    work(tmp_path / "run", **{**given, "rounds": 2})
+    folder = tmp_path / "run" / "checkpoint"
+    shutil.copytree(folder / "round-000002", folder / "round-000003")
+    (folder / "round-000003" / "checkpoint.json").write_text("{")
+    work(tmp_path / "run", **given)
+    assert contents(tmp_path / "run") == contents(tmp_path / "whole")

@@ -51,9 +51,7 @@ def show_command(parsed: argparse.Namespace, console: Console) -> int:
     console.print(_table(counts, images.class_names))
     sizes = counts.sum(axis=1)
     beta = f", beta {experiment.beta:g}" if experiment.partition == "dirichlet" else ""
-    title = (
-        f"{images.name}: {experiment.partition}{beta}, {experiment.clients} clients, data seed {experiment.data_seed}"
-    )
+    title = f"{images.name}: {experiment.partition}{beta}, {len(counts)} clients, data seed {experiment.data_seed}"
     console.print(
         f"{title}\n{sizes.min():,} to {sizes.max():,} samples a client; {100 * (counts == 0).mean():.1f} % of "
         f"(client, class) pairs empty; heterogeneity {score:.3f} (0: all alike, towards 1: no class at two places)",

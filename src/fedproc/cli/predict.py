@@ -32,15 +32,15 @@ def add(commands: Any) -> None:
         parser.add_argument(
             "--client", type=int, metavar="N", help="a client's own model, where a run has those (solo)"
         )
+        parser.add_argument("--network", metavar="MODULE:CLASS", help="your own encoder, for a model made with it")
         parser.add_argument("--averaged", action="store_true", help="the averaged weights, where a run kept them")
 
 
 def _model(parsed: argparse.Namespace) -> Model:
-    if parsed.averaged:
-        return load_model(parsed.run, "averaged.safetensors")
+    name = "averaged.safetensors" if parsed.averaged else "model.safetensors"
     if parsed.client is not None:
-        return load_model(parsed.run, f"models/client-{parsed.client:03d}.safetensors")
-    return load_model(parsed.run)
+        name = f"models/client-{parsed.client:03d}.safetensors"
+    return load_model(parsed.run, name, parsed.network)
 
 
 def predict_command(parsed: argparse.Namespace, console: Console) -> int:
@@ -65,7 +65,9 @@ def predict_command(parsed: argparse.Namespace, console: Console) -> int:
 
 def _images(given: Path) -> list[Path]:
     if given.is_dir():
-        found = sorted(p for p in given.rglob("*") if p.suffix.lower() in EXTENSIONS and p.is_file())
+        found = sorted(
+            p for p in given.rglob("*") if p.suffix.lower() in EXTENSIONS and p.is_file() and p.name[0] != "."
+        )
         if not found:
             raise InputError(f"{given}: no image in it ({', '.join(EXTENSIONS)})")
         return found

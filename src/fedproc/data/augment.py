@@ -128,14 +128,18 @@ class Normalisation:
 
     def apply(self, images: Tensor, dtype: torch.dtype) -> Tensor:
         """(N, C, H, W) bytes to what the network sees."""
-        middle, scale = _levels(self.mean, self.std, dtype, images.device)
+        middle, scale = self.levels(dtype, images.device)
         return (images.to(dtype) - middle) * scale
+
+    def levels(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+        """What is subtracted from bytes and multiplied with."""
+        return _levels(self.mean, self.std, dtype, device)
 
 
 @lru_cache(maxsize=64)
 def _levels(
     mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """What is subtracted from bytes and multiplied with; made once, since copies to a device break a captured step."""
+    """Made once, since copies to a device break a captured step."""
     middle = 255.0 * torch.tensor(mean, dtype=dtype, device=device).view(-1, 1, 1)
     return middle, torch.tensor([1.0 / (255.0 * s) for s in std], dtype=dtype, device=device).view(-1, 1, 1)

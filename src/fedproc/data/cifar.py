@@ -52,7 +52,7 @@ class Cifar:
     def read(self, data_dir: Path | None) -> Images:
         """From `data_dir` if given (never downloading), else from the user's cache, fetched if need be."""
         if data_dir is None:
-            read_file, where = _from_archive(fetch(self.download), self.folder)
+            read_file, where = self._archive(fetch(self.download))
         else:
             read_file, where = self._find(data_dir)
         train = [self._part(part, read_file, where) for part in self.train]
@@ -61,10 +61,8 @@ class Cifar:
 
     def _find(self, data_dir: Path) -> tuple[Reader, str]:
         if not data_dir.is_dir():
-            if data_dir.is_file() and "python" in data_dir.name:
-                return self._python(*_from_archive(data_dir, self.python_folder))
             if data_dir.is_file():
-                return _from_archive(data_dir, self.folder)
+                return self._archive(data_dir)
             raise InputError(f"--data-dir {data_dir}: no such folder")
         for folder in (data_dir / self.folder, data_dir):
             if (folder / self.test[0].name).is_file():
@@ -73,14 +71,21 @@ class Cifar:
         for folder in (data_dir / self.python_folder, data_dir):
             if (folder / pickled).is_file():
                 return self._python(*_from_folder(folder))
-        if (data_dir / self.download.name).is_file():
-            return _from_archive(data_dir / self.download.name, self.folder)
-        if (data_dir / self.python_archive).is_file():
-            return self._python(*_from_archive(data_dir / self.python_archive, self.python_folder))
+        for archive in (data_dir / self.download.name, data_dir / self.python_archive):
+            if archive.is_file():
+                return self._archive(archive)
         raise InputError(
             f"--data-dir {data_dir}: expected {self.folder}/{self.test[0].name} or {self.download.name} in it "
             f"for {self.name}, or the python version's {self.python_folder}/{pickled} or {self.python_archive}"
         )
+
+    def _archive(self, path: Path) -> tuple[Reader, str]:
+        """An archive of either version, of which only the files that belong to it are read."""
+        binary = [part.name for part in (*self.train, *self.test)]
+        if "python" not in path.name:
+            return _from_archive(path, self.folder, {*binary, self.names_file})
+        names = {name.removesuffix(".bin") for name in binary} | {self.python_meta[0]}
+        return self._python(*_from_archive(path, self.python_folder, names))
 
     def _python(self, read_pickle: Reader, where: str) -> tuple[Reader, str]:
         """The python version read as if it were the binary one."""
@@ -140,13 +145,14 @@ def _from_folder(folder: Path) -> tuple[Reader, str]:
     return read_file, str(folder)
 
 
-def _from_archive(archive: Path, folder: str) -> tuple[Reader, str]:
+def _from_archive(archive: Path, folder: str, wanted: set[str]) -> tuple[Reader, str]:
     contents: dict[str, bytes] = {}
     try:
         with tarfile.open(archive, "r:*") as tar:
             for member in tar:
                 inner, _, name = member.name.removeprefix("./").rpartition("/")
-                stream = tar.extractfile(member) if member.isfile() and inner in (folder, "") else None
+                ours = member.isfile() and inner in (folder, "") and name in wanted
+                stream = tar.extractfile(member) if ours else None
                 if stream is not None and member.size <= 256 << 20:
                     contents[name] = stream.read()
     except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:

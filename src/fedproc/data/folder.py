@@ -2,7 +2,8 @@
 
 train/<class>/*  and  test/<class>/* (or val/)
 <class>/*                               with a stratified split
-<site>/<class>/*  and  test/<class>/*   for --partition natural, as `fedproc data split` writes it
+<site>/<class>/*  and  test/<class>/*   for --partition natural; test/<class>/* beside the sites (as
+    `fedproc data split` writes it) is the test set, or else a part of theirs
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ def read(folder: Path, image_size: int | None, test_fraction: float, data_seed: 
     held_out = next((folder / name for name in TEST_NAMES if (folder / name).is_dir()), None)
     if (folder / "train").is_dir():
         train, test = _items(_classes(folder / "train")), None if held_out is None else _items(_classes(held_out))
-    elif held_out is not None and _sites(folder):
+    elif _sites(folder):
         train = [item for site in _sites(folder) for item in _items(_classes(site), site.name)]
-        test = _items(_classes(held_out))
+        test = None if held_out is None else _items(_classes(held_out))
     else:
         train, test = _items(_classes(folder)), None
     if test is None:
@@ -52,7 +53,7 @@ def _pictures(folder: Path) -> list[Path]:
 def _sites(folder: Path) -> list[Path]:
     """The sub-folders, if they are sites: if they hold classes, and not images."""
     sites = [entry for entry in _folders(folder) if entry.name not in TEST_NAMES]
-    return sites if all(_folders(site) and not _pictures(site) for site in sites) else []
+    return sites if sites and all(_folders(site) and not _pictures(site) for site in sites) else []
 
 
 def _classes(folder: Path) -> Listing:

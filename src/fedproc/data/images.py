@@ -19,11 +19,14 @@ PIECE = 4096
 
 @dataclass(frozen=True)
 class Split:
-    """images (N, C, H, W) uint8, labels (N,), and where known the site (N,) each image comes from."""
+    """images (N, C, H, W) uint8, labels (N,), and where known the site (N,) each image comes from and the group (N,),
+    a patient say, that no split may tear apart.
+    """
 
     images: Bytes
     labels: Labels
     sites: Labels | None = None
+    groups: Labels | None = None
 
     def __len__(self) -> int:
         return len(self.labels)

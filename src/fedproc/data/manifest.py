@@ -7,6 +7,7 @@ holds an image, for --partition natural; `split` says train or test outright.
 from __future__ import annotations
 
 import csv
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,15 +31,26 @@ def read(path: Path, image_size: int | None, test_fraction: float, data_seed: in
         for number, side in enumerate(sides, start=2):
             if side not in ("train", "test"):
                 raise InputError(f"{path}, line {number}: split is {side!r}, expected train or test")
+        _check_groups(path, rows)
     else:
         sides = _sides(path, rows, test_fraction, data_seed)
-    items = [Item(Picture.at(path.parent / row["path"]), row["label"], row.get("site")) for row in rows]
+    items = [
+        Item(Picture.at(path.parent / row["path"]), row["label"], row.get("site"), row.get("group")) for row in rows
+    ]
     train = [item for item, side in zip(items, sides, strict=True) if side == "train"]
     test = [item for item, side in zip(items, sides, strict=True) if side == "test"]
     strange = sorted({item.label for item in test} - {item.label for item in train})
     if strange:
         raise InputError(f"{path}: no training image of class {strange[0]}; it needs images of two groups at least")
     return gather(str(path), train, test, image_size)
+
+
+def _check_groups(path: Path, rows: Sequence[Row]) -> None:
+    side_of: dict[str, str] = {}
+    for number, row in enumerate(rows, start=2):
+        group = row.get("group")
+        if group is not None and side_of.setdefault(group, row["split"]) != row["split"]:
+            raise InputError(f"{path}, line {number}: group {group} is in train and in test; keep it on one side")
 
 
 def _rows(path: Path) -> list[Row]:
@@ -54,7 +66,7 @@ def _rows(path: Path) -> list[Row]:
         raise InputError(f"{path}: not a readable CSV file: {reason}") from error
     if not rows:
         raise InputError(f"{path}: lists no images")
-    twice = [name for name, count in Counter(row["path"] for row in rows).items() if count > 1]
+    twice = [name for name, count in Counter(os.path.normpath(row["path"]) for row in rows).items() if count > 1]
     if twice:
         raise InputError(f"{path}: lists {twice[0]} more than once")
     return rows

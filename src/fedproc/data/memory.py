@@ -27,5 +27,5 @@ def room(shape: tuple[int, ...]) -> Bytes:
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as file:
-        file.truncate(prod(shape))
+        os.posix_fallocate(file.fileno(), 0, prod(shape))  # a full disk says so here, not in the middle of a run
         return np.memmap(file, np.uint8, "r+", shape=shape)

@@ -113,7 +113,8 @@ def quantity(labels: npt.ArrayLike, clients: int, beta: float, seed: int, min_si
     rng = np.random.RandomState(seed)
     order = rng.permutation(count)
     for _ in range(MOST_REDRAWS):
-        cuts = (np.cumsum(rng.dirichlet(np.repeat(beta, clients))) * count).astype(np.int64)[:-1]
+        drawn = np.nan_to_num(rng.dirichlet(np.repeat(beta, clients)))  # a tiny beta can draw nothing at all
+        cuts = (np.cumsum(drawn) * count).astype(np.int64)[:-1]
         shares = [np.asarray(part) for part in np.split(order, cuts)]
         if min(len(share) for share in shares) >= min_size:
             return shares
@@ -214,11 +215,23 @@ class Deal:
         raise InputError(f"--partition {self.kind}: expected one of {', '.join(PARTITIONS)}")
 
 
-def hold_out(share: Indices, labels: Labels, fraction: float, seed: int, client: int) -> tuple[Indices, Indices]:
-    """(training, validation) samples of one client, stratified, at least one left for training."""
+def hold_out(
+    share: Indices, labels: Labels, fraction: float, seed: int, client: int, groups: Labels | None = None
+) -> tuple[Indices, Indices]:
+    """(training, validation) samples of one client, stratified, at least one left for training.
+
+    Where samples belong to groups, whole groups are held out instead.
+    """
     if fraction == 0:
         return share, share[:0]
     chosen = np.zeros(len(share), dtype=bool)
+    if groups is not None:
+        names = np.unique(groups[share])
+        order = streams.order(streams.key(seed, streams.Purpose.VALIDATION, client), len(names)).numpy()
+        for name in names[order][:-1]:
+            if chosen.sum() < fraction * len(share):
+                chosen |= groups[share] == name
+        return share[~chosen], share[chosen]
     for k in np.unique(labels[share]):
         members = np.flatnonzero(labels[share] == k)
         at = streams.key(seed, streams.Purpose.VALIDATION, client, int(k))

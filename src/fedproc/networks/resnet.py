@@ -11,8 +11,9 @@ Norm = Callable[[int], nn.Module]
 
 
 def group_norm(channels: int) -> nn.Module:
-    """32 groups, or as many as leave two channels a group."""
-    return nn.GroupNorm(max(1, min(32, channels // 2)), channels)
+    """As many groups as divide the channels, 32 at most and two channels a group at least."""
+    groups = max(g for g in range(1, max(1, min(32, channels // 2)) + 1) if channels % g == 0)
+    return nn.GroupNorm(groups, channels)
 
 
 NORMS: dict[str, Norm] = {"batch": nn.BatchNorm2d, "group": group_norm}

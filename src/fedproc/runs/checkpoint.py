@@ -79,11 +79,17 @@ def load_newest(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[s
         return None
     sweep(folder)
     complaints: list[str] = []
+    damaged: list[Path] = []
     for path in _newest_first(folder):
         try:
-            return *_load(path), complaints
+            found = _load(path)
         except Damaged as damage:
             complaints.append(str(damage))
+            damaged.append(path)
+            continue
+        for useless in damaged:
+            shutil.rmtree(useless)
+        return *found, complaints
     if complaints:
         raise RunError(f"{'; '.join(complaints)}; no whole checkpoint is left, --fresh starts over")
     return None

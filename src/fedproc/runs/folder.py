@@ -34,6 +34,7 @@ FILES = (
     "confusion.jsonl",
     "model.safetensors",
     "averaged.safetensors",
+    "model.onnx",
     "models",
     "clients",
     "result.json",
