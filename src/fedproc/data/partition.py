@@ -113,7 +113,9 @@ def quantity(labels: npt.ArrayLike, clients: int, beta: float, seed: int, min_si
     rng = np.random.RandomState(seed)
     order = rng.permutation(count)
     for _ in range(MOST_REDRAWS):
-        drawn = np.nan_to_num(rng.dirichlet(np.repeat(beta, clients)))  # a tiny beta can draw nothing at all
+        drawn = rng.dirichlet(np.repeat(beta, clients))
+        if not np.isfinite(drawn).all():  # a tiny beta can draw nothing at all
+            continue
         cuts = (np.cumsum(drawn) * count).astype(np.int64)[:-1]
         shares = [np.asarray(part) for part in np.split(order, cuts)]
         if min(len(share) for share in shares) >= min_size:

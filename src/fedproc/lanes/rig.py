@@ -76,16 +76,20 @@ class Rig:
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         """Nobody is in the lanes yet and every sample is masked, so the steps of the warm-up change nothing."""
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
+        short = torch.backends.cudnn.allow_tf32
+        with torch.backends.cudnn.flags(
+            enabled=True, benchmark=True, allow_tf32=short
+        ):  # grouped kernels are chosen here
+            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(WARM_UP):
+                    self._step()
+                    self._cursor.zero_()
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
                 self._step()
-                self._cursor.zero_()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._step()
         return graph
 
     def feed(self, queues: Sequence[Sequence[int]], plans: Sequence[Plan]) -> None:
