@@ -16,7 +16,8 @@ from PIL import Image
 from fedproc.data.images import Images, Split
 from fedproc.experiment import Experiment
 from fedproc.lanes import choose
-from fedproc.session import Library, Session
+from fedproc.preparation import Library
+from fedproc.session import Session
 from fedproc.simulate import Nobody, drive
 
 torch.set_num_threads(1)

@@ -128,7 +128,8 @@ def test_encoder_weights_start_from_another_run(own: Path, tmp_path: Path) -> No
     given = {"data": str(own), "clients": 2, "rounds": 1, "epochs": 1, "image_size": 20, "device": "cpu"}
     run(Experiment(method="fedavg", **given), out=tmp_path / "first")
     weights = tmp_path / "first" / "model.safetensors"
-    from fedproc.session import Library, Session
+    from fedproc.preparation import Library
+    from fedproc.session import Session
 
     session = Session(Experiment(method="fedavg", encoder_weights=weights, **given), Library())
     start = dict(session.setting.network.encoder.named_parameters())

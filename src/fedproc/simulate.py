@@ -12,8 +12,9 @@ from fedproc.errors import InputError
 from fedproc.experiment import Experiment
 from fedproc.lanes import Answer, Executor, Job, Task, choose, set_precision
 from fedproc.payload import Refused, check
+from fedproc.preparation import Library
 from fedproc.runs.provenance import environment
-from fedproc.session import Library, Session
+from fedproc.session import Session
 
 Record = dict[str, Any]
 

@@ -17,10 +17,11 @@ from fedproc.data.partition import class_counts, heterogeneity
 from fedproc.data.sites import write_sites
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
+from fedproc.preparation import Library, deal
 from fedproc.report.holdings import draw_holdings
 from fedproc.runs.atomic import write_file
-from fedproc.session import Library, deal
 
+SKEWED = ("dirichlet", "dirichlet-plain", "quantity")  # by --beta
 MOST_COLUMNS = 12
 MOST_ROWS = 50
 
@@ -50,7 +51,7 @@ def show_command(parsed: argparse.Namespace, console: Console) -> int:
     score = heterogeneity(counts)
     console.print(_table(counts, images.class_names))
     sizes = counts.sum(axis=1)
-    beta = f", beta {experiment.beta:g}" if experiment.partition == "dirichlet" else ""
+    beta = f", beta {experiment.beta:g}" if experiment.partition in SKEWED else ""
     title = f"{images.name}: {experiment.partition}{beta}, {len(counts)} clients, data seed {experiment.data_seed}"
     console.print(
         f"{title}\n{sizes.min():,} to {sizes.max():,} samples a client; {100 * (counts == 0).mean():.1f} % of "
