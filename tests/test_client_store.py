@@ -8,7 +8,7 @@ import torch
 from conftest import contents, toy_images, work
 
 from fedproc import RunError
-from fedproc.client_store import ClientStore
+from fedproc.client_store import ClientStore, Holdings
 
 CPU = torch.device("cpu")
 
@@ -21,7 +21,7 @@ def test_a_commit_counts_once_the_round_is_over() -> None:
     store = ClientStore(1 << 20, CPU)
     store.commit(3, 0, tensor(1.0))
     assert store.get(3) is None
-    store.settle()
+    store.adopt(store.settled())
     found = store.get(3)
     assert found is not None and found["a"][0] == 1.0
     assert store.get(4) is None
@@ -31,16 +31,16 @@ def test_past_the_limit_the_longest_absent_go_to_disk(tmp_path: Path) -> None:
     store = ClientStore(900, CPU, tmp_path)
     for round_number, client in enumerate((5, 6, 7, 5)):
         store.commit(client, round_number, tensor(client + round_number))
-        store.settle()
+        store.adopt(store.settled())
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "client-000005-round-000000.safetensors",  # from before client 5 answered again
         "client-000006-round-000001.safetensors",
     ]
-    assert sorted(path.split("/")[0] for path in store.tensors()) == ["5", "7"]
+    assert sorted(path.split("/")[0] for path in store.holdings.tensors()) == ["5", "7"]
     for client, value in ((5, 8.0), (6, 7.0), (7, 9.0)):
         found = store.get(client)
         assert found is not None and found["a"].tolist() == [value] * 100
-    store.sweep([])
+    store.sweep(store.holdings, [])
     assert [path.name for path in tmp_path.iterdir()] == ["client-000006-round-000001.safetensors"]
 
 
@@ -48,19 +48,19 @@ def test_it_goes_through_a_checkpoint(tmp_path: Path) -> None:
     store = ClientStore(500, CPU, tmp_path)
     for client in range(3):
         store.commit(client, 0, tensor(client))
-    store.settle()
+    store.adopt(store.settled())
     other = ClientStore(500, CPU, tmp_path)
-    other.restore(store.tensors(), json.loads(json.dumps(store.values())))
+    other.adopt(Holdings.restored(store.holdings.tensors(), json.loads(json.dumps(store.holdings.values()))))
     for client in range(3):
         found = other.get(client)
         assert found is not None and found["a"][0] == client
-    assert other.values() == store.values()
+    assert other.holdings.values() == store.holdings.values()
 
 
 def test_a_damaged_or_missing_file_is_named(tmp_path: Path) -> None:
     store = ClientStore(0, CPU, tmp_path)
     store.commit(2, 0, tensor(1.0))
-    store.settle()
+    store.adopt(store.settled())
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(RunError, match=r"client-000002.*wrong checksum"):
@@ -73,7 +73,7 @@ def test_a_damaged_or_missing_file_is_named(tmp_path: Path) -> None:
 def test_without_a_folder_a_temporary_one_is_used() -> None:
     store = ClientStore(0, CPU)
     store.commit(0, 0, tensor(4.0))
-    store.settle()
+    store.adopt(store.settled())
     found = store.get(0)
     assert found is not None and found["a"][0] == 4.0
 

@@ -63,5 +63,8 @@ def test_kills(pictures: Path, tmp_path: Path, extra: str, wanted: int) -> None:
     done = subprocess.run(command(pictures, killed, extra), check=True, capture_output=True, text=True)
     print(kills)
     assert "continues after round" in done.stdout, kills
-    assert contents(killed) == contents(whole), kills
+    one, other = contents(whole), contents(killed)
+    assert sorted(one) == sorted(other), kills
+    different = [name for name in one if one[name] != other[name]]  # a diff of weights would take minutes to print
+    assert not different, (different, kills)
     assert not list(killed.rglob(".tmp-*"))

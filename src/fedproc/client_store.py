@@ -11,6 +11,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,38 @@ from fedproc.runs.atomic import sweep, write_file
 Kept = dict[str, Tensor]
 
 
+@dataclass(frozen=True)
+class Holdings:
+    """What all clients keep between two rounds: in memory, or as files (name and SHA-256); and the round of each
+    client's last accepted answer with the bytes it keeps.
+    """
+
+    memory: Mapping[int, Kept] = field(default_factory=dict)
+    files: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    last: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    def tensors(self) -> Kept:
+        """What is in memory, as `client/name`, for a checkpoint."""
+        return {f"{client}/{name}": t for client, kept in sorted(self.memory.items()) for name, t in kept.items()}
+
+    def values(self) -> dict[str, Any]:
+        """The rest of a checkpoint: which files hold the other clients, and who answered when."""
+        files = {str(client): list(self.files[client]) for client in sorted(self.files)}
+        return {"files": files, "last": {str(client): list(self.last[client]) for client in sorted(self.last)}}
+
+    @classmethod
+    def restored(cls, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> Holdings:
+        """What a checkpoint's tensors and values were made from."""
+        memory: dict[int, Kept] = {}
+        for path, tensor in tensors.items():
+            client, _, name = path.partition("/")
+            memory.setdefault(int(client), {})[name] = tensor
+        files = {int(client): (name, digest) for client, (name, digest) in values["files"].items()}
+        return cls(memory, files, {int(client): (number, size) for client, (number, size) in values["last"].items()})
+
+
 class ClientStore:
-    """Named tensors a client; more than `limit` bytes of them go to files in `folder`."""
+    """The holdings of the last whole round, and what was committed since; over `limit` bytes go to `folder`."""
 
     def __init__(self, limit: int, device: torch.device, folder: Path | None = None) -> None:
         self._limit = limit
@@ -33,9 +64,7 @@ class ClientStore:
         self._folder = folder
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._staged: dict[int, tuple[int, Kept]] = {}
-        self._memory: dict[int, Kept] = {}
-        self._files: dict[int, tuple[str, str]] = {}  # name and SHA-256
-        self._last: dict[int, tuple[int, int]] = {}  # the round of each client's last accepted answer, and its bytes
+        self.holdings = Holdings()
 
     def place(self, folder: Path) -> None:
         """Where files go; a temporary folder if nowhere is said."""
@@ -43,11 +72,11 @@ class ClientStore:
 
     def get(self, client: int) -> Kept | None:
         """What the client kept, or None before its first accepted answer."""
-        if client in self._memory:
-            return self._memory[client]
-        if client not in self._files:
+        if client in self.holdings.memory:
+            return self.holdings.memory[client]
+        if client not in self.holdings.files:
             return None
-        name, digest = self._files[client]
+        name, digest = self.holdings.files[client]
         path = self._home() / name
         try:
             content = path.read_bytes()
@@ -59,30 +88,35 @@ class ClientStore:
 
     def commit(self, client: int, round_number: int, kept: Mapping[str, Tensor]) -> None:
         """Note what a client keeps after an accepted answer; it counts once the round is over."""
-        if not kept:
-            return
-        self._staged[client] = (round_number, {name: tensor.detach() for name, tensor in kept.items()})
+        if kept:
+            self._staged[client] = (round_number, {name: tensor.detach() for name, tensor in kept.items()})
 
-    def settle(self) -> None:
-        """With the round over, what was committed in it counts. What is over the limit goes to disk, the clients
+    def settled(self) -> Holdings:
+        """The holdings with this round's commits, not yet adopted. What is over the limit goes to disk, the clients
         that answered longest ago first; which these are depends on who answered when, not on what is in memory.
         """
-        for client, (round_number, kept) in self._staged.items():
-            self._memory[client] = kept
-            self._files.pop(client, None)
-            self._last[client] = (round_number, sum(t.numel() * t.element_size() for t in kept.values()))
-        self._staged.clear()
+        now = self.holdings
+        memory = {**now.memory, **{client: kept for client, (_, kept) in self._staged.items()}}
+        files = {client: file for client, file in now.files.items() if client not in self._staged}
+        sizes = {c: (number, sum(map(_bytes, kept.values()))) for c, (number, kept) in self._staged.items()}
+        last = {**now.last, **sizes}
         used = 0
-        for client in sorted(self._last, key=lambda c: (-self._last[c][0], c)):
-            used += self._last[client][1]
-            if used > self._limit and client in self._memory:
-                self._write(client)
+        for client in sorted(last, key=lambda c: (-last[c][0], c)):
+            used += last[client][1]
+            if used > self._limit and client in memory:
+                files[client] = self._write(client, last[client][0], memory.pop(client))
+        return Holdings(memory, files, last)
 
-    def _write(self, client: int) -> None:
-        content = save({name: tensor.cpu().contiguous() for name, tensor in self._memory.pop(client).items()})
-        name = f"client-{client:06d}-round-{self._last[client][0]:06d}.safetensors"
+    def adopt(self, holdings: Holdings) -> None:
+        """Go on from these holdings."""
+        self.holdings = holdings
+        self._staged = {}
+
+    def _write(self, client: int, round_number: int, kept: Kept) -> tuple[str, str]:
+        content = save({name: tensor.cpu().contiguous() for name, tensor in kept.items()})
+        name = f"client-{client:06d}-round-{round_number:06d}.safetensors"
         write_file(self._home() / name, lambda path: path.write_bytes(content))
-        self._files[client] = (name, hashlib.sha256(content).hexdigest())
+        return name, hashlib.sha256(content).hexdigest()
 
     def _home(self) -> Path:
         if self._folder is None:
@@ -91,28 +125,12 @@ class ClientStore:
         self._folder.mkdir(parents=True, exist_ok=True)
         return self._folder
 
-    def tensors(self) -> dict[str, Tensor]:
-        """What is in memory, as `client/name`, for a checkpoint."""
-        return {f"{client}/{name}": t for client, kept in sorted(self._memory.items()) for name, t in kept.items()}
-
-    def values(self) -> dict[str, Any]:
-        """The rest of a checkpoint: which files hold the other clients, and who answered when."""
-        files = {str(client): list(self._files[client]) for client in sorted(self._files)}
-        return {"files": files, "last": {str(client): list(self._last[client]) for client in sorted(self._last)}}
-
-    def restore(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        self._memory, self._files = {}, {int(c): (name, digest) for c, (name, digest) in values["files"].items()}
-        self._last = {int(client): (number, size) for client, (number, size) in values["last"].items()}
-        for path, tensor in tensors.items():
-            client, _, name = path.partition("/")
-            self._memory.setdefault(int(client), {})[name] = tensor
-
-    def sweep(self, checkpoints: Iterable[Path]) -> None:
-        """Remove files that neither the present nor any of the checkpoints names."""
+    def sweep(self, holdings: Holdings, checkpoints: Iterable[Path]) -> None:
+        """Remove files that neither these holdings nor any of the checkpoints name."""
         if self._folder is None or not self._folder.is_dir():
             return
         sweep(self._folder)
-        needed = {name for name, _ in self._files.values()}
+        needed = {name for name, _ in holdings.files.values()}
         for path in checkpoints:
             try:
                 index = json.loads((path / "checkpoint.json").read_text(encoding="utf-8"))
@@ -124,3 +142,7 @@ class ClientStore:
                 file.unlink()
         if not needed:
             self._folder.rmdir()
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

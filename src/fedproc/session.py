@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from fedproc import streams
-from fedproc.client_store import ClientStore
+from fedproc.client_store import ClientStore, Holdings
 from fedproc.errors import Diverged
 from fedproc.experiment import Experiment
 from fedproc.lanes import Answer, Job, Kind, Task
@@ -18,7 +18,6 @@ from fedproc.methods.plugin import LOADED
 from fedproc.networks import Weights, build, load_encoder
 from fedproc.preparation import Library, prepare, resolve_device
 from fedproc.rounds import Loop, Progress, State, first_state, play
-from fedproc.runs.atomic import uninterrupted
 from fedproc.runs.folder import RunFolder
 from fedproc.runs.result import summarise
 
@@ -41,9 +40,15 @@ class Session:
         self.diverged: Diverged | None = None
         self.notes: list[str] = []
         weights = self.setting.layout.read(self.setting.network)
-        self.state = first_state(self.plan.method, Weights(*(t.to(self.device) for t in weights.tensors().values())))
+        start = Weights(*(tensor.to(self.device) for tensor in weights.tensors().values()))
+        self._now = (first_state(self.plan.method, start), self.store.holdings)
         self._saved_round: int | None = None
         self._loop: Loop | None = None
+
+    @property
+    def state(self) -> State:
+        """The round loop's state after the last whole round."""
+        return self._now[0]
 
     def claim(self, path: Path) -> None:
         """Take the folder for this process, with nothing in it changed yet."""
@@ -72,7 +77,8 @@ class Session:
             self.records = folder.metrics()
             if found is not None:
                 self.notes += found[2]
-                self.state = _restored(found, self.state, self.store)
+                self._now = _restored(found, self.state)
+                self.store.adopt(self._now[1])
                 self._saved_round = self.state.round
         except BaseException:
             self.close()
@@ -135,17 +141,17 @@ class Session:
             return
         if not self.state.started:
             return
-        state = self.state
+        state, holdings = self._now
         tensors = {f"weights/{name}": tensor for name, tensor in state.weights.tensors().items()}
         tensors |= {f"kept/{name}": state.kept[name] for name in sorted(state.kept)}
-        tensors |= {f"client/{path}": tensor for path, tensor in self.store.tensors().items()}
+        tensors |= {f"client/{path}": tensor for path, tensor in holdings.tensors().items()}
         values = {
             "round": state.round,
             "bytes_up": state.bytes_up,
             "bytes_down": state.bytes_down,
-            "clients": self.store.values(),
+            "clients": holdings.values(),
         }
-        self.store.sweep(self.folder.save_checkpoint(state.round, tensors, values))
+        self.store.sweep(holdings, self.folder.save_checkpoint(state.round, tensors, values))
         self._saved_round = state.round
 
     def _note(self, progress: Progress) -> None:
@@ -154,9 +160,10 @@ class Session:
             if self.folder is not None:
                 self.folder.append_metrics(progress.record, confusion)
             self.records.append(progress.record)
-        with uninterrupted():  # an interrupt before this saves the round before, with metrics one line ahead of it
-            self.store.settle()
-            self.state = progress.state
+        # One assignment for what belongs together: an interrupt finds the round before, with metrics one line ahead
+        # of it, or this one. (Signals cannot be held back instead: they reach the main thread through the lanes'.)
+        self._now = (progress.state, self.store.settled())
+        self.store.adopt(self._now[1])
         done = self.state.round
         if progress.record is None or done % self.experiment.checkpoint_every == 0 or done == self.plan.rounds:
             self.save()
@@ -167,7 +174,7 @@ class Session:
         if self.folder is not None:
             for name, tensors in self._models():
                 self.folder.write_model(name, tensors, self._description())
-            self.store.sweep(self.folder.finish_checkpoints())
+            self.store.sweep(self._now[1], self.folder.finish_checkpoints())
             self.folder.write_result(result)
         self.result = result
 
@@ -182,7 +189,7 @@ class Session:
             "reason": divergence.reason,
         }
         if self.folder is not None:
-            self.store.sweep(self.folder.finish_checkpoints())
+            self.store.sweep(self._now[1], self.folder.finish_checkpoints())
             self.folder.write_result(result)
         self.result = result
 
@@ -218,17 +225,14 @@ class Session:
         }
 
 
-def _restored(found: tuple[dict[str, Tensor], Record, list[str]] | None, state: State, store: ClientStore) -> State:
-    if found is None:
-        return state
+def _restored(found: tuple[dict[str, Tensor], Record, list[str]], state: State) -> tuple[State, Holdings]:
     tensors, values, _ = found
     device = state.weights.params.device
 
     def under(prefix: str) -> dict[str, Tensor]:
         return {n.removeprefix(prefix): t.to(device) for n, t in tensors.items() if n.startswith(prefix)}
 
-    store.restore(under("client/"), values["clients"])
-    return State(
+    back = State(
         round=int(values["round"]),
         started=True,
         weights=Weights.of(under("weights/")),
@@ -236,6 +240,7 @@ def _restored(found: tuple[dict[str, Tensor], Record, list[str]] | None, state: 
         bytes_up=int(values["bytes_up"]),
         bytes_down=int(values["bytes_down"]),
     )
+    return back, Holdings.restored(under("client/"), values["clients"])
 
 
 def _pop_confusion(record: Record) -> Record | None:

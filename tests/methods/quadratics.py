@@ -109,7 +109,7 @@ class World:
         try:
             while True:
                 if isinstance(step, Progress):
-                    self.store.settle()
+                    self.store.adopt(self.store.settled())
                     self.states.append(step.state)
                     if step.record:
                         self.records.append(step.record)

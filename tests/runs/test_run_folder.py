@@ -268,3 +268,36 @@ def test_a_damaged_checkpoint_does_not_stay_in_the_way(tmp_path: Path) -> None:
     (folder / "round-000003" / "checkpoint.json").write_text("{")
     work(tmp_path / "run", **given)
     assert contents(tmp_path / "run") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("method", ["scaffold", "moon"])
+def test_an_interrupt_at_any_write_leaves_state_and_clients_of_one_round(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"method": method, "client_memory": 0, "sample": 0.6, "checkpoint_every": 3}
+    work(tmp_path / "whole", **given)
+    expected = contents(tmp_path / "whole")
+    real = os.replace
+    interrupts = 0
+    for stop in range(200):
+        moves = 0
+
+        def move(source: Any, target: Any, stop: int = stop) -> None:
+            nonlocal moves
+            moves += 1
+            if moves == stop + 1:
+                raise KeyboardInterrupt  # and the handler saves, by further moves
+            real(source, target)
+
+        folder = tmp_path / f"stop-{stop}"
+        with monkeypatch.context() as patch:
+            patch.setattr(atomic.os, "replace", move)
+            try:
+                work(folder, **given)
+                break
+            except KeyboardInterrupt:
+                interrupts += 1
+        work(folder, **given)
+        found = contents(folder)
+        assert [name for name in expected if found.get(name) != expected[name]] == [], stop
+    assert interrupts > 10
