@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,15 +138,18 @@ def export_onnx(model: Model, path: Path) -> float:
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (3, spec.channels, spec.side, spec.side), generator=generator).to(torch.float32)
     names = ["probabilities", "z", "similarities"]
-    program = torch.onnx.export(
-        model,
-        (pixels,),
-        input_names=["pixels"],
-        output_names=names,
-        dynamic_shapes=({0: torch.export.Dim("images", min=1)},),
-        dynamo=True,
-        verbose=False,
-    )
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of packages that nobody here needs
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            model,
+            (pixels,),
+            input_names=["pixels"],
+            output_names=names,
+            dynamic_shapes=({0: torch.export.Dim("images", min=1)},),
+            dynamo=True,
+            verbose=False,
+        )
     if program is None:
         raise RunError(f"{path}: torch gave no ONNX program")
     made = program.model_proto
