@@ -117,11 +117,9 @@ def _executor(sessions: Sequence[Session]) -> Executor:
     cohort = sum(session.cohort for session in sessions)
     made = choose(first.executor, first.lanes, None, settings, cohort)
     for session, old in zip(sessions, befores, strict=True):
-        now = (str(session.device), made.name, made.lanes, made.threads)
-        if old is not None and _layout(old) != now:
-            session.notes.append(
-                "device, executor, lanes and threads were {}, {}, {}, {}".format(*(_layout(old) or ()))
-            )
+        then, now = _layout(old), (str(session.device), made.name, made.lanes, made.threads)
+        if then is not None and then != now:
+            session.notes.append(f"device, executor, lanes and threads were {then}, from here on {now}")
     return made
 
 

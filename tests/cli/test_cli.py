@@ -107,17 +107,19 @@ def test_a_bad_toml_value_names_its_field(pictures: Path, tmp_path: Path, capsys
 def test_help_explains_every_field_with_its_default(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         build_parser().parse_args(["run", "--help"])
-    text = " ".join(capsys.readouterr().out.split())
-    for name, field in Experiment.model_fields.items():
-        if name != "options":
-            assert flag(name) in text
-            described = field.description or ""
-            assert " ".join(described.split()[:4]) in text and described
-            if field.default is not None and "follows" not in described:
-                assert "default: " in text
+    printed = " ".join(capsys.readouterr().out.split())
+    (run,) = (parser for parser in build_parser()._parsers() if parser.prog == "fedproc run")
+    texts = {action.dest: action.help or "" for action in run._actions}
+    fields = {name: field for name, field in Experiment.model_fields.items() if name != "options"}
     for method, kind in METHODS.items():
-        for name in kind.options_type.model_fields:
-            assert flag(f"{method}.{name}") in text
+        fields |= {f"{method}.{name}": field for name, field in kind.options_type.model_fields.items()}
+    for name, field in fields.items():
+        assert field.description and field.description in texts[name], name
+        assert f" {flag(name)} " in printed, name
+        follows = "follows" in field.description
+        if field.default is not None and not follows:
+            shown = str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
+            assert texts[name].endswith(f"default: {shown}"), name
 
 
 def test_a_full_disk_ends_with_1_naming_the_path_and_keeps_the_last_checkpoint(pictures: Path, tmp_path: Path) -> None:

@@ -73,6 +73,9 @@ def test_fednova() -> None:
 def test_fedavgm() -> None:
     # v = 1 - 2.5625 = -1.5625; then the mean is 3.05078125, v = 0.9 * -1.5625 - 0.48828125 = -1.89453125
     assert flat(World(FedAvgM, [A, B], [1.0])) == pytest.approx([2.5625, 2.5625 + 1.89453125], abs=1e-14)
+    # the server step's own numbers are the default: v = 0.5 * -1.5625 - 0.48828125
+    general = World(FedAvgM, [A, B], [1.0], problem={"server_beta": 0.5})
+    assert flat(general) == pytest.approx([2.5625, 2.5625 + 0.5 * 1.5625 + 0.48828125], abs=1e-14)
     # eta 0.5, beta 0: half of the way
     assert flat(World(FedAvgM, [A, B], [1.0], rounds=1, options={"beta": 0.0, "eta": 0.5})) == [1 + 0.5 * 1.5625]
 

@@ -35,8 +35,6 @@ class StackedExecutor:
         self.threads = threads
         self._serial = SerialExecutor(1, threads)
         self._rigs: dict[tuple[object, ...], tuple[tuple[int, int], Rig]] = {}
-        self.real_steps = 0  # steps of clients, and of lanes including those at rest
-        self.lane_steps = 0
 
     def execute(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Answers in the order of the jobs, each with what its client would keep."""
@@ -71,8 +69,6 @@ class StackedExecutor:
             if at not in self._rigs or self._rigs[at][0] != shape or self._rigs[at][1].capacity < needed:
                 self._rigs.pop(at, None)
                 self._rigs[at] = (shape, Rig(jobs[0], len(queues), batch, needed + needed // 8))
-            self.real_steps += sum(steps)
-            self.lane_steps += needed * len(queues)
             return _train(jobs, self._rigs[at][1], queues)
 
     def close(self) -> None:

@@ -11,8 +11,8 @@ from fedproc.methods.fedavg import FedAvg
 
 
 class Options(fedavg.Options):
-    beta: float = Field(0.9, ge=0, lt=1, description="momentum of the server")
-    eta: float = Field(1.0, gt=0, description="learning rate of the server")
+    beta: float | None = Field(None, ge=0, lt=1, description="momentum of the server (default: --server-beta, 0.9)")
+    eta: float | None = Field(None, gt=0, description="learning rate of the server (default: --server-lr, 1)")
 
 
 class FedAvgM(FedAvg):
@@ -25,4 +25,6 @@ class FedAvgM(FedAvg):
     options: Options
 
     def step_numbers(self) -> tuple[float, float]:
-        return self.options.beta, self.options.eta
+        beta, eta = super().step_numbers()
+        own = self.options
+        return beta if own.beta is None else own.beta, eta if own.eta is None else own.eta
