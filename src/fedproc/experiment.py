@@ -151,7 +151,7 @@ class Experiment(BaseModel):
     )
     checkpoint_every: int = Field(5, ge=1, description="write a checkpoint every k rounds")
     dtype: Literal["float32", "float64"] = Field("float32", description="arithmetic of training")
-    precision: Literal["auto", "fp32", "tf32"] = Field(
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = Field(
         "auto", description="of float32 products on a GPU: full, or tf32 with 10 bits (auto: tf32)"
     )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedproc import kernels
+
 Weighting = Literal["uniform", "count"]
 
 
@@ -39,6 +41,11 @@ def contrast(
 
     `offset` (..., K) is added to the similarities/tau: the calibration by a client's own class shares.
     """
+    if kernels.usable(z) and kernels.usable(prototypes):
+        from fedproc.kernels.losses import contrast_takes, contrasts
+
+        if contrast_takes(prototypes):
+            return contrasts(z, labels, prototypes, tau, known, offset)
     cosines = similarities(z, prototypes) / tau
     if offset is not None:
         cosines = cosines + offset.unsqueeze(-2)

@@ -44,7 +44,7 @@ def test_initial_weights_are_a_function_of_the_seed() -> None:
     first, again, other = (torch.cat([p.flatten() for p in build(spec(), s).parameters()]) for s in (3, 3, 4))
     assert torch.equal(first, again) and not torch.equal(first, other)
     # uniform within 1/sqrt(fan-in), as torch's own layers: linear 400-120
-    weight = build(spec(), 0).encoder[7].weight  # type: ignore[index,union-attr]
+    weight = build(spec(), 0).encoder[3].weight  # type: ignore[index,union-attr]
     assert weight.abs().max() <= 1 / 20 and weight.std().item() == pytest.approx(1 / 20 / 3**0.5, rel=0.02)
     torch.manual_seed(99)
     assert torch.equal(first, torch.cat([p.flatten() for p in build(spec(), 3).parameters()]))

@@ -55,6 +55,10 @@ class Augmentation:
         none = torch.zeros(0, dtype=torch.int64, device=device)
         return self.draw(dict.fromkeys(Purpose, 0), none, none)
 
+    def turns(self, device: torch.device) -> tuple[Tensor, Tensor] | None:
+        """Cosines and sines of the angles there are, in fixed point."""
+        return _turns(device) if self.rotate else None
+
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         """The moved images (N, C, H, W) for draws (N,)."""
         if not draws:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from fedproc import kernels
 from fedproc.errors import InputError
 from fedproc.lanes.serial import Outcome, SerialExecutor
 from fedproc.lanes.setting import Bank, Job, Setting
@@ -33,6 +34,7 @@ class Executor(Protocol):
 
 def set_precision(precision: str) -> None:
     """How a GPU multiplies float32: with all bits, or as tf32."""
+    kernels.set_precision("tf32" if precision == "auto" else precision)
     short = precision != "fp32"
     torch.backends.cuda.matmul.allow_tf32 = short
     torch.backends.cudnn.allow_tf32 = short

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedproc import streams
-from fedproc.data.augment import Draws
+from fedproc import kernels, streams
+from fedproc.data.augment import PAD, Draws
 from fedproc.lanes.setting import Job, Setting
 from fedproc.streams import Purpose
 
@@ -78,19 +78,31 @@ class Feed:
         plan, self._active = _stacked(plans) if stacked else (plans[0], None)
         self._index, self._mask, self._draws = plan.index, plan.mask, plan.draws
         self.steps = int(self._index.shape[0])
+        self._cursor = torch.zeros(1, dtype=torch.int64, device=self._index.device)
 
     def __getitem__(self, step: int) -> Step:
-        draws = {name: values[step].flatten() for name, values in self._draws.items()}
-        images, labels = ready_images(self._setting, self._index[step], draws)
+        draws = {name: values[step : step + 1] for name, values in self._draws.items()}
+        images, labels = ready_images(self._setting, self._cursor, self._index[step : step + 1], draws)
         mask = None if self._mask is None else self._mask[step]
         return Step(images, labels, mask, None if self._active is None else self._active[step])
 
 
-def ready_images(setting: Setting, index: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-    """Images (..., B, C, H, W) as the network sees them, and labels (..., B), by index (..., B) into the bank."""
-    flat, bank = index.flatten(), setting.train
-    images = setting.augmentation.apply(bank.images.index_select(0, flat), draws)
-    ready = setting.normalisation.apply(images, setting.spec.dtype)
+def ready_images(setting: Setting, cursor: Tensor, indices: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+    """Images (..., B, C, H, W) as the network sees them, and labels (..., B), of the step that the cursor (1,) is at,
+    by indices (S, ..., B) into the bank and draws (S, ..., B).
+    """
+    bank, dtype = setting.train, setting.spec.dtype
+    if kernels.usable(torch.empty(0, dtype=dtype, device=bank.images.device)):
+        from fedproc.kernels.batch import batch
+
+        moves, levels = setting.augmentation, setting.normalisation.levels(dtype, bank.images.device)
+        turns = moves.turns(bank.images.device)
+        return batch(bank.images, bank.labels, cursor, indices, draws, turns, levels, moves.pad, PAD, dtype)
+    index = indices.index_select(0, cursor).squeeze(0)
+    moved = {name: values.index_select(0, cursor).flatten() for name, values in draws.items()}
+    flat = index.flatten()
+    images = setting.augmentation.apply(bank.images.index_select(0, flat), moved)
+    ready = setting.normalisation.apply(images, dtype)
     return ready.view(*index.shape, *ready.shape[1:]), bank.labels.index_select(0, flat).view(index.shape)
 
 

@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fedproc import kernels
 from fedproc.lanes.batches import Feed, Step
 from fedproc.lanes.setting import Job
 from fedproc.methods.fedavg import Batch, Local
@@ -115,6 +116,11 @@ def sgd_(
     active: Tensor | None,
 ) -> None:
     """SGD with momentum on the flat parameters; a lane that is not at work keeps parameters and velocity."""
+    if active is not None and kernels.usable(params):
+        from fedproc.kernels.update import sgd_ as kernel
+
+        kernel(params, gradient, velocity, lr, momentum, weight_decay, active)
+        return
     gradient = gradient.add(params, alpha=weight_decay)
     if active is None:
         velocity.mul_(momentum).add_(gradient)

@@ -67,10 +67,8 @@ class Rig:
 
     def _step(self) -> None:
         at = self._cursor
-        index = self._index.index_select(0, at).squeeze(0)
-        draws = {name: values.index_select(0, at).flatten() for name, values in self._draws.items()}
         mask = self._mask.index_select(0, at).squeeze(0)
-        images, labels = ready_images(self._job.setting, index, draws)
+        images, labels = ready_images(self._job.setting, at, self._index, self._draws)
         self._stepper(Step(images, labels, mask, mask.any(dim=-1)))
         at += 1
 

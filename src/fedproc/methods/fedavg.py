@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
+from fedproc import kernels
 from fedproc.networks.flat import Weights
 from fedproc.payload import Payload
 
@@ -89,6 +90,15 @@ class Local:
     kept: Tensors
     steps: Tensor
     log_shares: Tensor
+
+
+def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """The cross-entropy (...) of each sample's logits (..., K)."""
+    if kernels.usable(logits):
+        from fedproc.kernels import losses
+
+        return losses.cross_entropies(logits, labels)
+    return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none").view(labels.shape)
 
 
 class FedAvg:
@@ -176,8 +186,7 @@ class FedAvg:
         logits = batch.logits
         if self.problem.calibrate:
             logits = logits + self.problem.calibrate * local.log_shares.unsqueeze(-2)
-        flat = F.cross_entropy(logits.flatten(0, -2), batch.labels.flatten(), reduction="none")
-        return batch.mean(flat.view(batch.labels.shape))
+        return batch.mean(cross_entropies(logits, batch.labels))
 
     def correct(self, gradient: Tensor, local: Local) -> Tensor:
         """The gradient (..., P) that the optimizer sees, before weight decay and momentum."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fedproc.networks.batch_norm import MaskedBatchNorm
+from fedproc.networks.layers import Linear
 from fedproc.prototypes import unit
 
 EMBEDDING = 256
@@ -17,8 +18,8 @@ class Network(nn.Module):
     def __init__(self, encoder: nn.Module, features: int, classes: int, normalize_z: bool) -> None:
         super().__init__()
         self.encoder = encoder
-        self.head = nn.Sequential(nn.Linear(features, features), nn.ReLU(), nn.Linear(features, EMBEDDING))
-        self.classifier = nn.Linear(EMBEDDING, classes)
+        self.head = nn.Sequential(Linear(features, features, relu=True, hidden=True), Linear(features, EMBEDDING))
+        self.classifier = Linear(EMBEDDING, classes)
         self.normalize_z = normalize_z
 
     def forward(self, images: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:

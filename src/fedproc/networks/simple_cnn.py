@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
+from fedproc.networks.layers import ConvReluPool, Linear
+
 FEATURES = 84
 
 
@@ -11,15 +13,9 @@ def simple_cnn(channels: int, side: int) -> nn.Module:
     """Encoder from (B, channels, side, side) to (B, 84); SPEC gives 32x32 colour and 28x28 grey."""
     reduced = ((side - 4) // 2 - 4) // 2
     return nn.Sequential(
-        nn.Conv2d(channels, 6, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        ConvReluPool(channels, 6, 5),
+        ConvReluPool(6, 16, 5),
         nn.Flatten(),
-        nn.Linear(16 * reduced * reduced, 120),
-        nn.ReLU(),
-        nn.Linear(120, FEATURES),
-        nn.ReLU(),
+        Linear(16 * reduced * reduced, 120, relu=True, hidden=True),
+        Linear(120, FEATURES, relu=True, hidden=True),
     )

@@ -1,0 +1,92 @@
+"""A batch as the network sees it, in one pass: taken from the bank of bytes, moved, normalised.
+
+Shapes: S steps, N images a step (lanes and batch flattened), C channels, H x W pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fedproc.kernels import ceil_div, power_of_two
+
+
+@triton.jit
+def _batch(
+    bank, bank_labels, cursor, index, row, column, flip, angle, cosines, sines, middle, scale, out, labels, N,
+    C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, PAD: tl.constexpr,
+    CROP: tl.constexpr, REFLECT: tl.constexpr, FLIP: tl.constexpr, TURN: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    image = tl.program_id(0)
+    here = tl.load(cursor) * N + image
+    source = tl.load(index + here)
+    if tl.program_id(1) == 0:
+        tl.store(labels + image, tl.load(bank_labels + source))
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = i < C * H * W
+    c = i // (H * W)
+    y = (i % (H * W)) // W
+    x = i % W
+    there = inside
+    if TURN:
+        turn = tl.load(angle + here).to(tl.int32)
+        cosine = tl.load(cosines + turn).to(tl.int32)
+        sine = tl.load(sines + turn).to(tl.int32)
+        down = 2 * y - (H - 1)
+        right = 2 * x - (W - 1)
+        y = (cosine * down - sine * right + 65536 * (H - 1) + 65536) >> 17
+        x = (sine * down + cosine * right + 65536 * (W - 1) + 65536) >> 17
+        there = there & (y >= 0) & (y < H) & (x >= 0) & (x < W)
+    if FLIP:
+        x = tl.where(tl.load(flip + here) != 0, W - 1 - x, x)
+    if CROP:
+        y += tl.load(row + here).to(tl.int32) - PAD
+        x += tl.load(column + here).to(tl.int32) - PAD
+        if REFLECT:
+            y = tl.abs(y)
+            y = tl.where(y >= H, 2 * (H - 1) - y, y)
+            x = tl.abs(x)
+            x = tl.where(x >= W, 2 * (W - 1) - x, x)
+        else:
+            there = there & (y >= 0) & (y < H) & (x >= 0) & (x < W)
+    y = tl.minimum(tl.maximum(y, 0), H - 1)
+    x = tl.minimum(tl.maximum(x, 0), W - 1)
+    pixels = tl.load(bank + source.to(tl.int64) * (C * H * W) + c * (H * W) + y * W + x, there, 0).to(tl.float32)
+    values = (pixels - tl.load(middle + c, inside, 0.0)) * tl.load(scale + c, inside, 0.0)
+    tl.store(out + image.to(tl.int64) * (C * H * W) + i, values, inside)
+
+
+def batch(
+    images: Tensor,
+    labels: Tensor,
+    cursor: Tensor,
+    index: Tensor,
+    draws: Mapping[str, Tensor],
+    turns: tuple[Tensor, Tensor] | None,
+    levels: tuple[Tensor, Tensor],
+    pad: str | None,
+    width: int,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:
+    """Images (..., C, H, W) of `dtype` and labels (...) of step `cursor` of index (S, ...) and draws (S, ...)."""
+    shape = index.shape[1:]
+    count = shape.numel()
+    channels, height, wide = images.shape[1:]
+    out = torch.empty(*shape, channels, height, wide, dtype=dtype, device=images.device)
+    found = torch.empty(shape, dtype=labels.dtype, device=images.device)
+    pixels = channels * height * wide
+    block = min(1024, power_of_two(pixels))
+    unused = index
+    cosines, sines = turns if turns is not None else (unused, unused)
+    _batch[(count, ceil_div(pixels, block))](
+        images, labels, cursor, index,
+        draws.get("row", unused), draws.get("column", unused), draws.get("flip", unused), draws.get("angle", unused),
+        cosines, sines, *levels, out, found, count,
+        C=channels, H=height, W=wide, PAD=width, CROP="row" in draws, REFLECT=pad == "reflect",
+        FLIP="flip" in draws, TURN="angle" in draws, BLOCK=block, num_warps=4,
+    )  # fmt: skip
+    return out, found

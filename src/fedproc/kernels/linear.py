@@ -1,0 +1,159 @@
+"""x w^T + b, with relu where asked, for L lanes with weights of their own, and its gradients.
+
+Shapes: L lanes, M rows, K features in, N features out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fedproc.kernels import activations, arithmetic, ceil_div, join_lanes
+from fedproc.kernels.conv_pool import _packed, _product
+
+
+@triton.jit
+def _forward(
+    x, w, bias, y, x_lane, w_lane, bias_lane, M, N, K,
+    RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    SHORT: tl.constexpr, PRODUCT: tl.constexpr,
+):  # fmt: skip
+    lane = tl.program_id(2).to(tl.int64)
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    n = tl.program_id(1) * BN + tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for first in range(0, K, BK):
+        k = first + tl.arange(0, BK)
+        a = tl.load(x + lane * x_lane + m[:, None] * K + k[None, :], (m < M)[:, None] & (k < K)[None, :], 0.0)
+        b = tl.load(w + lane * w_lane + n[None, :] * K + k[:, None], (n < N)[None, :] & (k < K)[:, None], 0.0)
+        acc = _product(a, b, acc, SHORT, PRODUCT)
+    acc += tl.load(bias + lane * bias_lane + n, n < N, 0.0)[None, :]
+    if RELU:
+        acc = tl.where(acc < 0, 0.0, acc)
+    tl.store(y + lane * M * N + m[:, None] * N + n[None, :], acc, (m < M)[:, None] & (n < N)[None, :])
+
+
+@triton.jit
+def _input_gradient(
+    g, y, w, dx, w_lane, M, N, K,
+    RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    SHORT: tl.constexpr, PRODUCT: tl.constexpr,
+):  # fmt: skip
+    lane = tl.program_id(2).to(tl.int64)
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    k = tl.program_id(1) * BK + tl.arange(0, BK)
+    acc = tl.zeros((BM, BK), tl.float32)
+    for first in range(0, N, BN):
+        n = first + tl.arange(0, BN)
+        at = lane * M * N + m[:, None] * N + n[None, :]
+        ok = (m < M)[:, None] & (n < N)[None, :]
+        a = tl.load(g + at, ok, 0.0)
+        if RELU:
+            a = tl.where(tl.load(y + at, ok, 0.0) > 0, a, 0.0)
+        b = tl.load(w + lane * w_lane + n[:, None] * K + k[None, :], (n < N)[:, None] & (k < K)[None, :], 0.0)
+        acc = _product(a, b, acc, SHORT, PRODUCT)
+    tl.store(dx + lane * M * K + m[:, None] * K + k[None, :], acc, (m < M)[:, None] & (k < K)[None, :])
+
+
+@triton.jit
+def _weight_gradient(
+    g, y, x, dw, db, x_lane, M, N, K,
+    RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    SHORT: tl.constexpr, PRODUCT: tl.constexpr,
+):  # fmt: skip
+    lane = tl.program_id(2).to(tl.int64)
+    n = tl.program_id(0) * BN + tl.arange(0, BN)
+    k = tl.program_id(1) * BK + tl.arange(0, BK)
+    acc = tl.zeros((BN, BK), tl.float32)
+    bias = tl.zeros((BN,), tl.float32)
+    for first in range(0, M, BM):
+        m = first + tl.arange(0, BM)
+        at = lane * M * N + m[None, :] * N + n[:, None]
+        ok = (m < M)[None, :] & (n < N)[:, None]
+        a = tl.load(g + at, ok, 0.0)
+        if RELU:
+            a = tl.where(tl.load(y + at, ok, 0.0) > 0, a, 0.0)
+        b = tl.load(x + lane * x_lane + m[:, None] * K + k[None, :], (m < M)[:, None] & (k < K)[None, :], 0.0)
+        acc = _product(a, b, acc, SHORT, PRODUCT)
+        bias += tl.sum(a.to(tl.float32), axis=1)
+    tl.store(dw + lane * N * K + n[:, None] * K + k[None, :], acc, (n < N)[:, None] & (k < K)[None, :])
+    if tl.program_id(1) == 0:
+        tl.store(db + lane * N + n, bias, n < N)
+
+
+def forward(x: Tensor, w: Tensor, bias: Tensor, relu: bool, hidden: bool, tile: tuple[int, int] = (32, 32)) -> Tensor:
+    lanes, rows, features = x.shape
+    out = w.shape[1]
+    y = torch.empty(lanes, rows, out, dtype=activations(w.dtype) if hidden else w.dtype, device=x.device)
+    bm, bn = tile
+    _forward[(ceil_div(rows, bm), ceil_div(out, bn), lanes)](
+        x, w, bias, y, x.stride(0), w.stride(0), bias.stride(0), rows, out, features,
+        RELU=relu, BM=bm, BN=bn, BK=64, num_warps=4, num_stages=1, **arithmetic(),
+    )  # fmt: skip
+    return y
+
+
+def input_gradient(g: Tensor, y: Tensor, x: Tensor, w: Tensor, relu: bool, tile: tuple[int, int] = (32, 32)) -> Tensor:
+    lanes, rows, features = x.shape
+    out = w.shape[1]
+    dx = torch.empty(lanes, rows, features, dtype=x.dtype, device=x.device)
+    bm, bk = tile
+    _input_gradient[(ceil_div(rows, bm), ceil_div(features, bk), lanes)](
+        g, y, w, dx, w.stride(0), rows, out, features,
+        RELU=relu, BM=bm, BN=64, BK=bk, num_warps=4, num_stages=1, **arithmetic(),
+    )  # fmt: skip
+    return dx
+
+
+def weight_gradient(
+    g: Tensor, y: Tensor, x: Tensor, w: Tensor, relu: bool, tile: tuple[int, int] = (32, 64)
+) -> tuple[Tensor, Tensor]:
+    lanes, rows, features = x.shape
+    out = w.shape[1]
+    dw = torch.empty(lanes, out, features, dtype=w.dtype, device=x.device)
+    db = torch.empty(lanes, out, dtype=w.dtype, device=x.device)
+    bn, bk = tile
+    _weight_gradient[(ceil_div(out, bn), ceil_div(features, bk), lanes)](
+        g, y, x, dw, db, x.stride(0), rows, out, features,
+        RELU=relu, BM=64, BN=bn, BK=bk, num_warps=4, num_stages=1, **arithmetic(),
+    )  # fmt: skip
+    return dw, db
+
+
+class Linear(torch.autograd.Function):
+    """`linear` with its gradients; the vmapped axis joins the lanes."""
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, bias: Tensor, relu: bool, hidden: bool) -> Tensor:
+        return forward(_packed(x), _packed(w), bias, relu, hidden)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, bool, bool], output: Tensor) -> None:
+        ctx.relu = inputs[3]
+        ctx.save_for_backward(inputs[0], inputs[1], output)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
+        x, w, y = ctx.saved_tensors
+        x, w, g, relu = _packed(x), _packed(w), g.contiguous(), ctx.relu
+        dw, db = (
+            weight_gradient(g, y, x, w, relu) if ctx.needs_input_grad[1] or ctx.needs_input_grad[2] else (None, None)
+        )
+        return (input_gradient(g, y, x, w, relu) if ctx.needs_input_grad[0] else None), dw, db, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], x: Tensor, w: Tensor, bias: Tensor, relu: bool, hidden: bool
+    ) -> Any:
+        y = Linear.apply(*join_lanes(in_dims[:3], info.batch_size, x, w, bias), relu, hidden)
+        return y.unflatten(0, (info.batch_size, -1)), 0
+
+
+def linear(x: Tensor, w: Tensor, bias: Tensor, relu: bool, hidden: bool) -> Tensor:
+    """y (L, M, N) of x (L, M, K), w (L, N, K), bias (L, N); `hidden` layers are stored in the short type, if any."""
+    y: Tensor = Linear.apply(x, w, bias, relu, hidden)
+    return y

@@ -1,0 +1,149 @@
+"""Losses a sample, with their slopes formed in the same pass: cross-entropy, and contrast with class prototypes.
+
+Shapes: L lanes, B batch, K classes, Q features.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fedproc.kernels import arithmetic, ceil_div, power_of_two
+from fedproc.kernels.conv_pool import _product
+
+MOST_CLASSES = 32  # of the contrast: its prototypes are held in registers
+
+
+@triton.jit
+def _cross_entropy(logits, labels, loss, slope, rows, K, BR: tl.constexpr, BK: tl.constexpr):
+    r = tl.program_id(0) * BR + tl.arange(0, BR)
+    k = tl.arange(0, BK)
+    ok = (r < rows)[:, None] & (k < K)[None, :]
+    at = r[:, None].to(tl.int64) * K + k[None, :]
+    values = tl.load(logits + at, ok, float("-inf")).to(tl.float32)
+    label = tl.load(labels + r, r < rows, 0)
+    top = tl.max(values, axis=1)
+    powers = tl.exp(values - top[:, None])
+    total = tl.sum(powers, axis=1)
+    hit = k[None, :] == label[:, None]
+    own = tl.sum(tl.where(hit, values, 0.0), axis=1)
+    tl.store(loss + r, tl.log(total) + top - own, r < rows)
+    tl.store(slope + at, powers / total[:, None] - tl.where(hit, 1.0, 0.0), ok)
+
+
+@triton.jit
+def _unit(vectors):
+    """Vectors of length 1 (zero stays zero) and their lengths; scaled first, so that squares do not overflow."""
+    largest = tl.max(tl.abs(vectors), axis=1)
+    scale = tl.where(largest > 0, largest, 1.0)
+    scaled = vectors / scale[:, None]
+    length = tl.sqrt(tl.sum(scaled * scaled, axis=1))
+    safe = tl.where(length > 0, length, 1.0)
+    return scaled / safe[:, None], scale * length
+
+
+@triton.jit
+def _contrast(
+    z, labels, prototypes, known, offset, loss, slope, inverse_tau, B, K,
+    Q: tl.constexpr, OFFSET: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
+    SHORT: tl.constexpr, PRODUCT: tl.constexpr,
+):  # fmt: skip
+    lane = tl.program_id(1).to(tl.int64)
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    k = tl.arange(0, BK)
+    q = tl.arange(0, Q)
+    row = lane * B + m
+    at = row[:, None] * Q + q[None, :]
+    u, length = _unit(tl.load(z + at, (m < B)[:, None], 0.0).to(tl.float32))
+    p, _ = _unit(tl.load(prototypes + (lane * K + k)[:, None] * Q + q[None, :], (k < K)[:, None], 0.0))
+    cosines = _product(u, tl.trans(p), tl.zeros((BM, BK), tl.float32), SHORT, PRODUCT)
+    scores = cosines * inverse_tau
+    if OFFSET:
+        scores += tl.load(offset + lane * K + k, k < K, 0.0)[None, :]
+    there = tl.load(known + lane * K + k, k < K, 0) != 0
+    scores = tl.where(there[None, :], scores, -1e30)
+    label = tl.load(labels + row, m < B, 0)
+    hit = k[None, :] == label[:, None]
+    counts = tl.sum(tl.where(hit & there[None, :], 1.0, 0.0), axis=1) > 0
+    top = tl.max(scores, axis=1)
+    powers = tl.exp(scores - top[:, None])
+    total = tl.sum(powers, axis=1)
+    own = tl.sum(tl.where(hit, scores, 0.0), axis=1)
+    tl.store(loss + row, tl.where(counts, tl.log(total) + top - own, 0.0), m < B)
+    d = (powers / total[:, None] - tl.where(hit, 1.0, 0.0)) * inverse_tau
+    along = tl.sum(d * cosines, axis=1)
+    turn = _product(d, p, tl.zeros((BM, Q), tl.float32), SHORT, PRODUCT) - along[:, None] * u
+    safe = tl.where(length > 0, length, 1.0)
+    keep = counts & (length != 0)
+    tl.store(slope + at, tl.where(keep[:, None], turn / safe[:, None], 0.0), (m < B)[:, None])
+
+
+class CrossEntropy(torch.autograd.Function):
+    """`cross_entropies` with its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
+        logits, labels = logits.contiguous(), labels.contiguous()
+        rows, classes = labels.numel(), logits.shape[-1]
+        loss = torch.empty(labels.shape, dtype=torch.float32, device=logits.device)
+        slope = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
+        block = power_of_two(classes)
+        tall = max(1, 1024 // block)
+        _cross_entropy[(ceil_div(rows, tall),)](logits, labels, loss, slope, rows, classes, BR=tall, BK=block)
+        ctx.save_for_backward(slope)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        return ctx.saved_tensors[0] * g.unsqueeze(-1), None
+
+
+def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """Losses (...) of logits (..., K) and labels (...)."""
+    losses: Tensor = CrossEntropy.apply(logits, labels)
+    return losses
+
+
+def contrast_takes(prototypes: Tensor) -> bool:
+    """Whether the kernel holds as many prototypes of this size."""
+    classes, features = prototypes.shape[-2:]
+    return classes <= MOST_CLASSES and features & (features - 1) == 0 and 16 <= features <= 512
+
+
+class Contrast(torch.autograd.Function):
+    """`contrasts` with its gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, z: Tensor, labels: Tensor, prototypes: Tensor, tau: float, known: Tensor, offset: Tensor | None
+    ) -> Tensor:
+        z, labels, prototypes = z.contiguous(), labels.contiguous(), prototypes.contiguous()
+        batch, features = z.shape[-2:]
+        classes = prototypes.shape[-2]
+        lanes = z.numel() // (batch * features)
+        loss = torch.empty(labels.shape, dtype=torch.float32, device=z.device)
+        slope = torch.empty(z.shape, dtype=torch.float32, device=z.device)
+        there = known.contiguous().view(torch.uint8)
+        _contrast[(ceil_div(batch, 16), lanes)](
+            z, labels, prototypes, there, there if offset is None else offset.contiguous(), loss, slope, 1.0 / tau,
+            batch, classes, Q=features, OFFSET=offset is not None, BM=16, BK=power_of_two(classes), num_warps=4,
+            **arithmetic(),
+        )  # fmt: skip
+        ctx.save_for_backward(slope)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+        return ctx.saved_tensors[0] * g.unsqueeze(-1), None, None, None, None, None
+
+
+def contrasts(
+    z: Tensor, labels: Tensor, prototypes: Tensor, tau: float, known: Tensor, offset: Tensor | None
+) -> Tensor:
+    """Losses (..., B) of z (..., B, Q), prototypes (..., K, Q), known (..., K), offset (..., K) of the similarities."""
+    losses: Tensor = Contrast.apply(z, labels, prototypes, tau, known, offset)
+    return losses
