@@ -21,6 +21,8 @@ from fedproc.session import Session
 from fedproc.simulate import Nobody, drive
 
 torch.set_num_threads(1)
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # kernels run in Python then; settled when Triton is first imported
 
 
 def toy_images(

@@ -17,20 +17,24 @@ from fedproc.data.augment import Normalisation
 from fedproc.payload import Expected, Payload
 from fedproc.prototypes import nearest
 
-CHUNK, GPU_CHUNK = 256, 2048
+CHUNK, GPU_CHUNK = 256, 16384
 WORST = 1e30
 Forward = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Samples to evaluate on, by index into a bank, and whose share of them each is (-1: nobody's)."""
+    """Samples to evaluate on, by index into a bank, and whose share of them each is (-1: nobody's).
+
+    `whole`: they are all of the bank's, in order.
+    """
 
     images: Tensor
     labels: Tensor
     index: Tensor
     owner: Tensor
     clients: int
+    whole: bool = False
 
 
 def expected(classes: int, clients: int) -> Expected:
@@ -49,7 +53,6 @@ def expected(classes: int, clients: int) -> Expected:
     )
 
 
-@torch.no_grad()
 def evaluate(
     forward: Forward,
     held_out: HeldOut,
@@ -59,22 +62,51 @@ def evaluate(
     prototypes: Tensor,
     known: Tensor,
 ) -> Payload:
-    """Confusion (true, predicted), mean cross-entropy, area under the ROC curve of each class against the rest,
-    correct answers of each client's share and of the nearest prototype.
+    """What `evaluate_all` finds of one model."""
 
-    A loss that is not finite is handed on as a very large one: a diverged model is bad, not unknown.
+    def alone(images: Tensor) -> tuple[Tensor, Tensor]:
+        z, logits = forward(images)
+        return z.unsqueeze(0), logits.unsqueeze(0)
+
+    return evaluate_all(alone, [held_out], normalisation, dtype, classes, prototypes[None], known[None])[0]
+
+
+@torch.no_grad()
+def evaluate_all(
+    forward: Forward,
+    held_outs: Sequence[HeldOut],
+    normalisation: Normalisation,
+    dtype: torch.dtype,
+    classes: int,
+    prototypes: Tensor,
+    known: Tensor,
+) -> list[Payload]:
+    """Of each of R models: confusion (true, predicted), mean cross-entropy, area under the ROC curve of each class
+    against the rest, correct answers of each client's share and of the nearest prototype.
+
+    `forward` gives z (R, B, Q) and logits (R, B, K) of images (B, C, H, W); all are asked about the same samples, each
+    dealt out to clients in its own way. A loss that is not finite is handed on as a very large one: a diverged model is
+    bad, not unknown.
     """
-    answers, scores, close, loss = [], [], [], torch.zeros((), dtype=torch.float64, device=held_out.images.device)
-    chunk = CHUNK if held_out.images.device.type == "cpu" else GPU_CHUNK
-    for start in range(0, len(held_out.index), chunk):
-        part = held_out.index[start : start + chunk]
-        labels = held_out.labels.index_select(0, part)
-        z, logits = forward(normalisation.apply(held_out.images.index_select(0, part), dtype))
-        answers.append(labels)
-        scores.append(torch.nan_to_num(logits.to(torch.float64).softmax(dim=-1)))
-        close.append(nearest(z, prototypes, known) == labels)
-        loss += F.cross_entropy(logits.to(torch.float64), labels, reduction="sum")
-    truth, probabilities = torch.cat(answers), torch.cat(scores)
+    first = held_outs[0]
+    close, scores = [], []
+    most = CHUNK if first.images.device.type == "cpu" else GPU_CHUNK
+    chunk = max(CHUNK, most // len(held_outs))
+    truth = first.labels.index_select(0, first.index)
+    for start in range(0, len(first.index), chunk):
+        part = slice(start, start + chunk)
+        images = first.images.index_select(0, first.index[part])
+        z, logits = forward(normalisation.apply(images, dtype))
+        scores.append(logits.to(torch.float64))
+        close.append(nearest(z, prototypes, known) == truth[part])
+    found = zip(torch.cat(scores, dim=1), torch.cat(close, dim=1), held_outs, strict=True)
+    return [_scored(logits, right, truth, held_out, classes) for logits, right, held_out in found]
+
+
+def _scored(logits: Tensor, close: Tensor, truth: Tensor, held_out: HeldOut, classes: int) -> Payload:
+    """The answer for one model's logits (N, K) in float64, and whether the nearest prototype was right (N,)."""
+    loss = F.cross_entropy(logits, truth)
+    probabilities = torch.nan_to_num(logits.softmax(dim=-1))
     predicted = probabilities.argmax(dim=-1)
     confusion = torch.bincount(truth * classes + predicted, minlength=classes * classes).view(classes, classes)
     owned = held_out.owner >= 0
@@ -83,8 +115,8 @@ def evaluate(
     return Payload(
         {
             "confusion": confusion,
-            "prototype_correct": torch.cat(close).sum(),
-            "loss": torch.nan_to_num(loss / len(truth), nan=WORST, posinf=WORST),
+            "prototype_correct": close.sum(),
+            "loss": torch.nan_to_num(loss, nan=WORST, posinf=WORST),
             "auc": auc,
             "auc_defined": defined,
             "client_correct": torch.bincount(owners[right], minlength=held_out.clients),

@@ -152,11 +152,14 @@ class Experiment(BaseModel):
     checkpoint_every: int = Field(5, ge=1, description="write a checkpoint every k rounds")
     dtype: Literal["float32", "float64"] = Field("float32", description="arithmetic of training")
     precision: Literal["auto", "fp32", "tf32", "bf16"] = Field(
-        "auto", description="of float32 products on a GPU: full, or tf32 with 10 bits (auto: tf32)"
+        "auto",
+        description="of products on a GPU: all bits of float32, tf32 or bf16 (auto: tf32; streamed lanes bf16)",
     )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
-    executor: Literal["auto", "serial", "stacked"] = Field(
-        "auto", description="clients one by one on each core, or stacked along an axis of every tensor"
+    executor: Literal["auto", "serial", "stacked", "streamed"] = Field(
+        "auto",
+        description="clients one by one on each core, stacked along an axis of every tensor, or on parallel streams "
+        "of a GPU (auto: by device and network)",
     )
     lanes: int | Literal["auto"] = Field("auto", description="clients side by side, a number or auto")
     options: SerializeAsAny[Options] = Field(default_factory=Options, description="options of the method")

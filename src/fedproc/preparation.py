@@ -102,7 +102,7 @@ def prepare(experiment: Experiment, images: Images, library: Library, device: to
         method=method,
         spec=spec,
         network=network,
-        layout=Layout.of(network),
+        layout=Layout.of(network, channels_last=spec.name.startswith("resnet")),
         train=library.bank(images, "train", device),
         held_out=_held_out(e, images, [val for _, val in held], training, library, device),
         shares=[torch.from_numpy(own).to(device) for own in training],
@@ -157,4 +157,4 @@ def _held_out(
         owner = deal_test(images.test.labels, counts, e.data_seed)
     bank = library.bank(images, part, device)
     where = (torch.from_numpy(index).to(device), torch.from_numpy(owner).to(device))
-    return HeldOut(bank.images, bank.labels, *where, clients=len(training))
+    return HeldOut(bank.images, bank.labels, *where, clients=len(training), whole=part == "test")

@@ -91,11 +91,9 @@ class Session:
 
     @property
     def cohort(self) -> int:
-        """The most clients at work together: all of them when the start asks everyone."""
+        """The most clients that train together."""
         everyone = len(self.plan.client_sizes)
-        method = self.plan.method
-        all_at_once = method.starts_with_prototypes or method.own_models
-        return everyone if all_at_once else max(1, round(self.plan.sample * everyone))
+        return everyone if self.plan.method.own_models else max(1, round(self.plan.sample * everyone))
 
     def advance(self, answers: Sequence[Answer]) -> list[Task] | None:
         """Hand the answers to the round loop, note what it finished, and return what it asks for next."""

@@ -8,9 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
+
+from fedproc import kernels
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
 from fedproc.lanes import Answer, Executor, Job, Task, choose, set_precision
+from fedproc.lanes.stacked import StackedExecutor
+from fedproc.lanes.streamed import StreamedExecutor
 from fedproc.payload import Refused, check
 from fedproc.preparation import Library
 from fedproc.runs.provenance import environment
@@ -76,13 +81,11 @@ def run_all(
             session.open(fresh)
         unfinished = [session for session in sessions if session.result is None]
         if unfinished:
-            executor = _executor(unfinished)
-            for session in unfinished:
-                if session.folder is not None:
-                    made = environment(session.device, executor.name, executor.lanes, executor.threads)
-                    session.folder.write_environment(made)
+            executor = executor_for(unfinished)
+            _record(unfinished, executor)
             watcher.begin(sessions, executor)
             drive(unfinished, executor, watcher)
+            _record(unfinished, executor, work_of(executor))
         return [
             Run(s.experiment, s.label, s.result or {}, s.records, s.folder.path if s.folder else None) for s in sessions
         ]
@@ -94,32 +97,54 @@ def run_all(
             session.close()
 
 
+def _record(sessions: Sequence[Session], executor: Executor, more: Record | None = None) -> None:
+    """Write down how the work was laid out, where runs have folders."""
+    for session in sessions:
+        if session.folder is not None:
+            layout = (executor.name, executor.lanes, executor.threads, kernels.precision())
+            session.folder.write_environment({**environment(session.device, *layout), **(more or {})})
+
+
+def work_of(executor: Executor) -> Record:
+    """The share of lane-steps that trained somebody, and the most memory a GPU held, where there are such."""
+    found: Record = {}
+    if isinstance(executor, (StackedExecutor, StreamedExecutor)) and executor.steps_run:
+        found["lane_use"] = executor.steps_worked / executor.steps_run
+    if torch.cuda.is_available() and (peak := torch.cuda.max_memory_allocated()):
+        found["peak_memory_bytes"] = peak
+    return found
+
+
 def _check(sessions: Sequence[Session]) -> None:
     """Refuse what cannot run, before any folder is touched."""
-    wanted = {(s.experiment.executor, s.experiment.lanes) for s in sessions}
-    if len(wanted) > 1:
-        raise InputError(f"--executor and --lanes: expected the same for all runs, got {sorted(map(str, wanted))}")
-    first = sessions[0].experiment
-    set_precision(first.precision)
-    choose(first.executor, first.lanes, None, [session.setting for session in sessions], 1).close()
+    for name in ("executor", "lanes", "precision"):
+        wanted = {getattr(session.experiment, name) for session in sessions}
+        if len(wanted) > 1:
+            raise InputError(f"--{name}: expected the same for all runs, got {', '.join(sorted(map(str, wanted)))}")
+    first, device = sessions[0].experiment, sessions[0].device
+    made = choose(first.executor, first.lanes, None, [session.setting for session in sessions], 1)
+    made.close()
+    set_precision(first.precision, device, made.name)
 
 
-def _executor(sessions: Sequence[Session]) -> Executor:
+def executor_for(sessions: Sequence[Session]) -> Executor:
     """What the experiments ask for; `auto` means what the interrupted runs had, where they all had the same."""
-    first = sessions[0].experiment
+    first, device = sessions[0].experiment, sessions[0].device
     settings = [session.setting for session in sessions]
-    befores = [session.folder.environment() if session.folder else None for session in sessions]
-    layouts = {_layout(before) for before in befores}
-    before = layouts.pop() if len(layouts) == 1 else None
-    here = before is not None and before[0] == str(sessions[0].device) and first.executor in ("auto", before[1])
+    befores = [_layout(session.folder.environment() if session.folder else None) for session in sessions]
+    before = befores[0] if len(set(befores)) == 1 else None
+    here = before is not None and before[0] == str(device) and first.executor in ("auto", before[1])
     if before is not None and here and first.lanes in ("auto", before[2]):
-        return choose(before[1], before[2], before[3], settings, before[2])
-    cohort = sum(session.cohort for session in sessions)
-    made = choose(first.executor, first.lanes, None, settings, cohort)
-    for session, old in zip(sessions, befores, strict=True):
-        then, now = _layout(old), (str(session.device), made.name, made.lanes, made.threads)
-        if then is not None and then != now:
-            session.notes.append(f"device, executor, lanes and threads were {then}, from here on {now}")
+        made = choose(before[1], before[2], before[3], settings, before[2])
+        if isinstance(made, StackedExecutor):
+            made.fixed = first.lanes != "auto"
+    else:
+        made = choose(first.executor, first.lanes, None, settings, sum(session.cohort for session in sessions))
+        now = (str(device), made.name, made.lanes, made.threads)
+        for session, then in zip(sessions, befores, strict=True):
+            if then is not None and then != now:
+                session.notes.append(f"device, executor, lanes and threads were {then}, from here on {now}")
+    set_precision(first.precision, device, made.name)
     return made
 
 
@@ -140,6 +165,8 @@ def drive(sessions: Sequence[Session], executor: Executor, watcher: Watcher) -> 
         while waiting:
             jobs = [session.job(task) for session, tasks in waiting for task in tasks]
             answers = iter(_checked(jobs, [s for s, tasks in waiting for _ in tasks], executor))
+            if executor.notes:
+                _pass_on(executor, sessions)
             following: list[tuple[Session, list[Task]]] = []
             for session, tasks in waiting:
                 following += _next(session, [next(answers) for _ in tasks], watcher)
@@ -148,6 +175,14 @@ def drive(sessions: Sequence[Session], executor: Executor, watcher: Watcher) -> 
         for session in sessions:
             session.save()
         raise
+
+
+def _pass_on(executor: Executor, sessions: Sequence[Session]) -> None:
+    """Hand what the executor noted to the runs, and record the lanes it has now."""
+    for session in sessions:
+        session.notes += executor.notes
+    executor.notes.clear()
+    _record(sessions, executor)
 
 
 def _next(session: Session, answers: Sequence[Answer], watcher: Watcher) -> list[tuple[Session, list[Task]]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import ToyLibrary, Train, toy_images, toy_session
+from conftest import ToyLibrary, Train, toy_experiment, toy_images, toy_session
 from torch import Tensor
 
 from fedproc import InputError
 from fedproc.lanes import choose, set_precision
+from fedproc.lanes.rig import Rig
 from fedproc.methods import METHODS
 from fedproc.session import Session
 from fedproc.simulate import Nobody, drive
@@ -97,6 +98,71 @@ def test_pooled_runs_that_differ_in_calibration_do_not_share_lanes() -> None:
         assert distance(serial, stacked) < 1e-9
 
 
+def side_by_side(executor: str, lanes: int, methods: list[str], **given: object) -> list[Session]:
+    """Sessions of several methods, driven together."""
+    library = ToyLibrary(toy_images(absent=2))
+    sessions = [Session(toy_experiment(method=method, **given), library, method) for method in methods]
+    made = choose(executor, lanes, 1, [session.setting for session in sessions], 5 * len(methods))
+    drive(sessions, made, Nobody())
+    made.close()
+    return sessions
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("lanes", [30, 4])
+def test_methods_share_the_lanes_of_one_network(network: str, lanes: int) -> None:
+    methods = ["fedavg", "fedprox", "scaffold", "moon", "fedproc", "two-stage"]
+    given = {"network": NETWORKS[network], "dtype": "float64", "lr": 0.01}
+    alone = side_by_side("serial", 1, methods, **given)
+    for one, other in zip(alone, side_by_side("stacked", lanes, methods, **given), strict=True):
+        assert distance(one, other) < 1e-9
+        assert one.records[-1]["test_accuracy"] == other.records[-1]["test_accuracy"]
+        for name in ("train_loss", "client_drift"):
+            assert one.records[-1][name] == pytest.approx(other.records[-1][name], rel=1e-6)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedproc", "moon", "scaffold", "two-stage"])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_streamed_agrees(train: Train, network: str, method: str) -> None:
+    given = {"method": method, "network": "resnet18" if network == "batch-norm" else "simple-cnn", "width": 8}
+    given |= {"dtype": "float64", "lr": 0.01, "epochs": 1, "preset": "author_code"}
+    images = toy_images(absent=2)
+    serial = train(images, "serial", 1, **given)
+    for lanes in (3, 1):
+        assert distance(serial, train(images, "streamed", lanes, **given)) < 1e-9
+
+
+def test_a_network_of_ones_own_is_not_streamed(train: Train) -> None:
+    with pytest.raises(InputError, match="use stacked or serial"):
+        train(executor="streamed", network="toy_networks:BatchNormNet")
+
+
+@pytest.mark.parametrize("executor", ["stacked", "streamed"])
+def test_out_of_memory_halves_the_lanes(monkeypatch: pytest.MonkeyPatch, executor: str) -> None:
+    """A device that holds two lanes at most: the run goes on with as many, and says so."""
+    library = ToyLibrary(toy_images())
+    run_it, held = Rig.run, []
+
+    def small(rig: Rig, steps: int) -> None:
+        held.append(rig)
+        if sum(rig.lanes) > 2 or (executor == "streamed" and len({id(rig) for rig in held}) > 2):
+            held.clear()
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+        run_it(rig, steps)
+
+    monkeypatch.setattr(Rig, "run", small)
+    ends = {}
+    for kind, lanes in ((executor, 5), ("serial", 1)):
+        session = Session(toy_experiment(dtype="float64"), library)
+        made = choose(kind, lanes, 1, [session.setting], 5)
+        drive([session], made, Nobody())
+        ends[kind] = session
+        if kind == executor:
+            assert made.lanes <= 2
+            assert any("out of memory, from here on 2 lanes" in note for note in session.notes)
+    assert distance(ends[executor], ends["serial"]) < 1e-9
+
+
 def test_padded_lanes_do_not_poison_a_deep_network(train: Train) -> None:
     given = {"network": "resnet18", "width": 8, "preset": "author_code", "epochs": 1, "rounds": 1, "lr": 0.01}
     images = toy_images(absent=2)
@@ -175,3 +241,33 @@ def test_executors_agree_on_a_gpu(train: Train, network: str, method: str, dtype
     agree(train, tolerance, device="cuda", **given)
     images = toy_images(absent=2)
     assert distance(train(images, device="cpu", **given), train(images, device="cuda", **given)) < tolerance
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_pooled_and_streamed_lanes_agree_on_a_gpu(train: Train) -> None:
+    set_precision("fp32")
+    methods = ["fedavg", "fedprox", "scaffold", "moon", "fedproc"]
+    given = {"device": "cuda", "lr": 0.01}
+    for one, other in zip(
+        side_by_side("serial", 1, methods, **given), side_by_side("stacked", 30, methods, **given), strict=True
+    ):
+        assert distance(one, other) < 1e-5
+    images = toy_images(absent=2)
+    given |= {"network": "resnet18", "width": 8, "epochs": 1, "dtype": "float64"}
+    assert distance(train(images, "serial", 1, **given), train(images, "streamed", 3, **given)) < 1e-9
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize(("executor", "network"), [("stacked", "simple-cnn"), ("streamed", "resnet18")])
+def test_bf16_learns_what_float32_learns(train: Train, executor: str, network: str) -> None:
+    given = {"device": "cuda", "network": network, "width": 16, "lr": 0.01, "rounds": 4, "normalize_z": True}
+    ends = {}
+    for precision in ("fp32", "bf16"):
+        set_precision(precision)
+        ends[precision] = train(toy_images(side=28), executor, 3, **given)
+    set_precision("fp32")
+    moved = {name: session.state.weights.params for name, session in ends.items()}
+    assert 0 < float((moved["bf16"] - moved["fp32"]).norm() / moved["fp32"].norm()) < 0.2
+    assert abs(ends["bf16"].records[-1]["test_accuracy"] - ends["fp32"].records[-1]["test_accuracy"]) <= 0.15

@@ -34,14 +34,14 @@ class Display:
         self._console.print(
             f"{first.images.name}: {len(first.images.train):,} training and {len(first.images.test):,} test images, "
             f"{first.images.classes} classes; {len(sizes)} clients of {sizes[0]:,} to {sizes[-1]:,} samples; "
-            f"{executor.name} on {first.device}, {executor.lanes} side by side",
+            f"{executor.name} on {_device(first)}, {_lanes(executor)}",
             highlight=False,
         )
+        for note in executor.notes:
+            self._console.print(note, highlight=False)
+        executor.notes.clear()
         for session in sessions:
-            for note in session.notes:
-                self._console.print(
-                    f"{session.label}: {note}; going on from round {session.state.round}", highlight=False
-                )
+            self._tell(session)
             if session.records and session.result is None:
                 self._console.print(f"{session.label}: continues after round {session.state.round}", highlight=False)
         if self._console.is_terminal:
@@ -60,7 +60,13 @@ class Display:
                 )
             self._progress.start()
 
+    def _tell(self, session: Session) -> None:
+        for note in session.notes:
+            self._console.print(f"{session.label}: {note}; going on from round {session.state.round}", highlight=False)
+        session.notes.clear()
+
     def update(self, session: Session) -> None:
+        self._tell(session)
         state = _state(session)
         if self._progress is not None:
             self._progress.update(self._tasks[session.label], completed=len(session.records), state=state)
@@ -91,3 +97,14 @@ def _state(session: Session) -> str:
     accuracy = next((record[key] for record in reversed(session.records) if key in record), None)
     shown = "" if accuracy is None else f"accuracy {100 * accuracy:5.2f} %  "
     return f"{shown}loss {session.records[-1]['train_loss']:.4f}"
+
+
+def _device(session: Session) -> str:
+    """The device, and why it is the CPU where nobody asked for it."""
+    if session.experiment.device == "auto" and session.device.type == "cpu":
+        return "cpu (torch sees no GPU)"
+    return str(session.device)
+
+
+def _lanes(executor: Executor) -> str:
+    return "one client at a time" if executor.lanes == 1 else f"up to {executor.lanes} clients side by side"

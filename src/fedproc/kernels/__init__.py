@@ -28,25 +28,29 @@ def missing() -> str | None:
         return "FEDPROC_KERNELS is 0"
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
-    if interpreted():
-        return None
     if not torch.cuda.is_available():
         return "torch sees no GPU"
     if torch.version.hip is None and torch.cuda.get_device_capability() < (8, 0):
         return "the GPU is older than Triton's tensor cores"
+    return _trial()
+
+
+def _trial() -> str | None:
+    """Why the smallest kernel does not run, or None: Triton needs a C compiler besides itself."""
+    try:
+        from fedproc.kernels.update import sgd_
+
+        one = torch.zeros(1, 1, device="cuda")
+        sgd_(one, one.clone(), one.clone(), one[0], 0.0, 0.0, one[0] > 0)
+        torch.cuda.synchronize()
+    except Exception as error:  # whatever it is, torch's own kernels do the work then
+        return f"Triton cannot compile here ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
     return None
-
-
-def interpreted() -> bool:
-    """Whether Triton runs its kernels in Python, on any device: how they are tested without a GPU."""
-    return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
 def usable(tensor: Tensor) -> bool:
     """Whether kernels take this tensor: float32 or shorter, on a GPU."""
-    if tensor.device.type != "cuda" and not interpreted():
-        return False
-    return tensor.dtype in (torch.float32, torch.bfloat16) and missing() is None
+    return tensor.is_cuda and tensor.dtype in (torch.float32, torch.bfloat16) and missing() is None
 
 
 def set_precision(precision: str) -> None:

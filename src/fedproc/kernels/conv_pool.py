@@ -83,7 +83,7 @@ def _weight_gradient(
     PH: tl.constexpr, PW: tl.constexpr, SPLITS: tl.constexpr,
     BM: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, SHORT: tl.constexpr, PRODUCT: tl.constexpr,
 ):  # fmt: skip
-    """Sums over a part of the windows, for each pixel of the patch and each (place, channel); one row more: the bias."""
+    """Sums over a part of the windows, for each pixel of a patch and each (place, channel), and a row for the bias."""
     split = tl.program_id(0)
     lane = tl.program_id(2).to(tl.int64)
     x += lane * B * C * H * W

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -18,7 +19,7 @@ def _sgd(
 ):  # fmt: skip
     lane = tl.program_id(1).to(tl.int64)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    ok = (i < P) & (tl.load(active + lane) != 0)
+    ok = i < tl.where(tl.load(active + lane) != 0, P, 0)
     weights = tl.load(weights_at + lane * weights_lane + i, ok, 0.0)
     slope = tl.load(gradient + lane * gradient_lane + i, ok, 0.0)
     speed = tl.load(velocity + lane * velocity_lane + i, ok, 0.0)
@@ -33,6 +34,6 @@ def sgd_(
     """Move params and velocity (L, P) of the active (L,) lanes."""
     lanes, count = params.shape
     _sgd[(ceil_div(count, BLOCK), lanes)](
-        params, gradient, velocity, lr, active, count, params.stride(0), gradient.stride(0), velocity.stride(0),
-        momentum, decay, BLOCK=BLOCK, num_warps=4,
+        params, gradient, velocity, lr, active.view(torch.uint8), count,
+        params.stride(0), gradient.stride(0), velocity.stride(0), momentum, decay, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip

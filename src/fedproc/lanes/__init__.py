@@ -10,34 +10,60 @@ import torch
 
 from fedproc import kernels
 from fedproc.errors import InputError
-from fedproc.lanes.serial import Outcome, SerialExecutor
+from fedproc.lanes.local import Outcome
+from fedproc.lanes.serial import SerialExecutor
 from fedproc.lanes.setting import Bank, Job, Setting
 from fedproc.lanes.stacked import StackedExecutor, check_stackable
+from fedproc.lanes.streamed import StreamedExecutor
 from fedproc.lanes.task import SERVER, Answer, Kind, Task
+from fedproc.networks.cost import cost
 
-__all__ = ["SERVER", "Answer", "Bank", "Executor", "Job", "Kind", "Setting", "Task", "choose", "set_precision"]
+__all__ = [
+    "SERVER",
+    "Answer",
+    "Bank",
+    "Executor",
+    "Job",
+    "Kind",
+    "Outcome",
+    "Setting",
+    "Task",
+    "choose",
+    "set_precision",
+]
+
+HEAVY = 5e9  # operations of a forward batch from which one client alone keeps a GPU busy
+STREAMS = 5  # clients side by side of a network that heavy: measured, ResNet-50, H200
+COPIES = 10  # of a lane's parameters that training holds: weights, start, velocity, gradients, what methods keep
+PASSES = 4  # of its layers' values: forward, backward, and what kernels lay out in between
 
 
 class Executor(Protocol):
-    """Does jobs; `lanes` of them side by side with `threads` torch threads each."""
+    """Does jobs; up to `lanes` of them side by side with `threads` torch threads each."""
 
     name: str
     lanes: int
     threads: int
+    notes: list[str]  # what a person should know of the choice, and of what changed on the way
 
     def execute(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Answers in the order of the jobs, each with what its client would keep."""
 
     def close(self) -> None:
-        """Let go of threads."""
+        """Let go of threads and tensors."""
 
 
-def set_precision(precision: str) -> None:
-    """How a GPU multiplies float32: with all bits, or as tf32."""
-    kernels.set_precision("tf32" if precision == "auto" else precision)
-    short = precision != "fp32"
-    torch.backends.cuda.matmul.allow_tf32 = short
-    torch.backends.cudnn.allow_tf32 = short
+def set_precision(precision: str, device: torch.device | None = None, executor: str = "stacked") -> str:
+    """How a GPU multiplies float32: with all bits, as tf32, or as bf16; auto follows the executor. Returns which."""
+    on_gpu = device is None or device.type == "cuda"
+    if precision == "auto":
+        precision = "fp32" if not on_gpu else "bf16" if executor == "streamed" else "tf32"
+    elif precision != "fp32" and not on_gpu:
+        raise InputError(f"--precision {precision}: is for a GPU, and the device is {device}; use auto or fp32")
+    kernels.set_precision(precision)
+    torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
+    torch.backends.cudnn.allow_tf32 = precision != "fp32"
+    return precision
 
 
 def cores() -> int:
@@ -46,25 +72,64 @@ def cores() -> int:
 
 
 def choose(kind: str, lanes: int | str, threads: int | None, settings: Sequence[Setting], cohort: int) -> Executor:
-    """The executor by name, or the one that suits the device: stacked on a GPU, serial on a CPU.
+    """The executor by name, or the one that suits device and network, with lanes that suit its memory.
 
-    `cohort` is the most clients that are ever at work together. A person's own module draws from torch's
-    one global generator, so its clients run one after another.
+    On a GPU: stacked for networks of which one client leaves it idle, streamed for larger ones. On a CPU: serial.
+    `cohort` is the most clients that are ever at work together. A person's own module draws from torch's one global
+    generator, so its clients run one after another where they cannot be stacked.
     """
     on_gpu = any(setting.device.type == "cuda" for setting in settings)
     foreign = any(setting.spec.foreign for setting in settings)
     if kind == "stacked":
-        for setting in settings:
+        for setting in _different(settings):
             check_stackable(setting)
+    elif kind == "streamed" and foreign:
+        raise InputError("--executor streamed: a network of your own cannot be captured safely; use stacked or serial")
     elif kind == "auto":
-        kind = "stacked" if on_gpu and all(_stackable(setting) for setting in settings) else "serial"
+        kind = _suitable(settings, on_gpu, foreign)
+    threads = threads or cores()
     if kind == "stacked":
-        return StackedExecutor(cohort if lanes == "auto" else int(lanes), threads or cores())
+        stacked = StackedExecutor(min(cohort, _room(settings)) if lanes == "auto" else int(lanes), threads)
+        stacked.fixed = lanes != "auto"
+        if on_gpu and (reason := kernels.missing()) is not None:
+            stacked.notes.append(f"without own kernels, on torch's grouped convolutions: {reason}")
+        return stacked
+    if kind == "streamed":
+        return StreamedExecutor(min(STREAMS, cohort) if lanes == "auto" else int(lanes), threads)
     if foreign and lanes not in ("auto", 1):
         raise InputError(f"--lanes {lanes}: a network of your own runs one client at a time, expected auto or 1")
     most = 1 if foreign or on_gpu else min(cores(), cohort)
     count = most if lanes == "auto" else int(lanes)
-    return SerialExecutor(count, threads or max(1, cores() // count))
+    return SerialExecutor(count, max(1, threads // count))
+
+
+def _suitable(settings: Sequence[Setting], on_gpu: bool, foreign: bool) -> str:
+    if not on_gpu:
+        return "serial"
+    if not foreign and any(_operations(setting) >= HEAVY for setting in _different(settings)):
+        return "streamed"
+    return "stacked" if all(_stackable(setting) for setting in _different(settings)) else "serial"
+
+
+def _different(settings: Sequence[Setting]) -> list[Setting]:
+    """One setting of each network."""
+    return list({setting.spec: setting for setting in settings}.values())
+
+
+def _operations(setting: Setting) -> float:
+    return cost(setting.network, setting.spec.channels, setting.spec.side).operations * setting.batch_size
+
+
+def _room(settings: Sequence[Setting]) -> int:
+    """Lanes that the free memory holds."""
+    lanes = []
+    for setting in _different(settings):
+        free = torch.cuda.mem_get_info(setting.device)[0] if setting.device.type == "cuda" else 4 << 30
+        values = cost(setting.network, setting.spec.channels, setting.spec.side).values
+        params = sum(parameter.numel() for parameter in setting.network.parameters())
+        held = setting.spec.dtype.itemsize * (COPIES * params + PASSES * setting.batch_size * values)
+        lanes.append(int(0.6 * free / held))
+    return max(1, min(lanes))
 
 
 def _stackable(setting: Setting) -> bool:

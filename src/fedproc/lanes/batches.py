@@ -1,7 +1,6 @@
 """Which samples a client trains on, step by step, and how they are moved: a pure function of the streams.
 
-Shapes: S steps, L lanes, B batch. A plan is one client's; a feed serves one client (S, B) or L side by
-side (S, L, B), where the shorter and smaller are padded and masked.
+Shapes: S steps, L lanes, B batch.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedproc import kernels, streams
@@ -44,9 +44,8 @@ def training_plan(job: Job, epochs: range) -> Plan:
     return Plan(share[positions], None, draws)
 
 
-def clean_plan(index: Tensor) -> Plan:
+def clean_plan(index: Tensor, chunk: int) -> Plan:
     """Every sample once, in order, unmoved; the last chunk is padded."""
-    chunk = CHUNK if index.device.type == "cpu" else GPU_CHUNK
     steps = -(-len(index) // chunk)
     size = min(chunk, len(index))
     padded = torch.cat([index, index[:1].expand(steps * size - len(index))]).view(steps, size)
@@ -54,10 +53,25 @@ def clean_plan(index: Tensor) -> Plan:
     return Plan(padded, mask, {})
 
 
-def prototype_plan(job: Job, clean: bool) -> Plan:
+def prototype_plan(job: Job, clean: bool, chunk: int | None = None) -> Plan:
     """The samples that class means are taken over; a pass that is not clean is one more training epoch's batches."""
-    epochs = job.task.epochs
-    return clean_plan(job.setting.shares[job.task.client]) if clean else training_plan(job, range(epochs, epochs + 1))
+    epochs, share = job.task.epochs, job.setting.shares[job.task.client]
+    if not clean:
+        return training_plan(job, range(epochs, epochs + 1))
+    return clean_plan(share, chunk or (CHUNK if share.device.type == "cpu" else GPU_CHUNK))
+
+
+def joined(plans: Sequence[Plan]) -> tuple[Plan, list[int]]:
+    """The steps of several plans as one after the other, the smaller padded and masked, and whose each step is."""
+    size = max(plan.index.shape[1] for plan in plans)
+
+    def together(tensors: Sequence[Tensor]) -> Tensor:
+        return torch.cat([F.pad(tensor, (0, size - tensor.shape[1])) for tensor in tensors])
+
+    masks = [torch.ones_like(p.index, dtype=torch.bool) if p.mask is None else p.mask for p in plans]
+    draws = {name: together([plan.draws[name] for plan in plans]) for name in plans[0].draws}
+    owners = [owner for owner, plan in enumerate(plans) for _ in range(plan.index.shape[0])]
+    return Plan(together([plan.index for plan in plans]), together(masks), draws), owners
 
 
 @dataclass(frozen=True)
@@ -71,20 +85,18 @@ class Step:
 
 
 class Feed:
-    """Serves the steps of one client's plan, or of several clients' stacked into lanes."""
+    """Serves the steps of one client's plan."""
 
-    def __init__(self, setting: Setting, plans: Sequence[Plan], stacked: bool) -> None:
-        self._setting = setting
-        plan, self._active = _stacked(plans) if stacked else (plans[0], None)
-        self._index, self._mask, self._draws = plan.index, plan.mask, plan.draws
-        self.steps = int(self._index.shape[0])
-        self._cursor = torch.zeros(1, dtype=torch.int64, device=self._index.device)
+    def __init__(self, setting: Setting, plan: Plan) -> None:
+        self._setting, self._plan = setting, plan
+        self.steps = int(plan.index.shape[0])
+        self._cursor = torch.zeros(1, dtype=torch.int64, device=plan.index.device)
 
     def __getitem__(self, step: int) -> Step:
-        draws = {name: values[step : step + 1] for name, values in self._draws.items()}
-        images, labels = ready_images(self._setting, self._cursor, self._index[step : step + 1], draws)
-        mask = None if self._mask is None else self._mask[step]
-        return Step(images, labels, mask, None if self._active is None else self._active[step])
+        plan, here = self._plan, slice(step, step + 1)
+        draws = {name: values[here] for name, values in plan.draws.items()}
+        images, labels = ready_images(self._setting, self._cursor, plan.index[here], draws)
+        return Step(images, labels, None if plan.mask is None else plan.mask[step], None)
 
 
 def ready_images(setting: Setting, cursor: Tensor, indices: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
@@ -104,20 +116,3 @@ def ready_images(setting: Setting, cursor: Tensor, indices: Tensor, draws: Draws
     images = setting.augmentation.apply(bank.images.index_select(0, flat), moved)
     ready = setting.normalisation.apply(images, dtype)
     return ready.view(*index.shape, *ready.shape[1:]), bank.labels.index_select(0, flat).view(index.shape)
-
-
-def _stacked(plans: Sequence[Plan]) -> tuple[Plan, Tensor | None]:
-    """One plan (S, L, B), and which lanes are at work in each step (S, L)."""
-    steps = max(plan.index.shape[0] for plan in plans)
-    size = max(plan.index.shape[1] for plan in plans)
-
-    def stacked(tensors: Sequence[Tensor]) -> Tensor:
-        full = tensors[0].new_zeros(steps, len(tensors), size)
-        for lane, tensor in enumerate(tensors):
-            full[: tensor.shape[0], lane, : tensor.shape[1]] = tensor
-        return full
-
-    masks = [torch.ones_like(p.index, dtype=torch.bool) if p.mask is None else p.mask for p in plans]
-    mask = stacked(masks)
-    draws = {name: stacked([plan.draws[name] for plan in plans]) for name in plans[0].draws}
-    return Plan(stacked([plan.index for plan in plans]), mask, draws), mask.any(dim=-1)

@@ -7,7 +7,9 @@ Shapes: ... lanes, B batch, K classes, Q features, P parameters.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,9 +17,13 @@ from torch import Tensor
 from fedproc import kernels
 from fedproc.lanes.batches import Feed, Step
 from fedproc.lanes.setting import Job
-from fedproc.methods.fedavg import Batch, Local
+from fedproc.lanes.task import Answer
+from fedproc.methods.fedavg import Batch, Local, Tensors
 from fedproc.networks.flat import Weights
+from fedproc.payload import Payload
 from fedproc.prototypes import class_means, class_sums
+
+Outcome = tuple[Answer, Tensors]
 
 
 class Net(Protocol):
@@ -38,69 +44,97 @@ class Net(Protocol):
         """Training or evaluation mode."""
 
 
-class Stepper:
-    """Steps of local training, and the losses they add up.
-
-    `job` is one of the jobs side by side: in what is read off it here they all agree. Where the classifier alone
-    is trained, the rest is in evaluation mode and sees neither gradient nor weight decay nor momentum.
+@dataclass(frozen=True)
+class Section:
+    """Lanes that train by one method: where they are among all lanes (... where there is no lane axis), one of their
+    jobs, in what is read off it all agree, and their state.
     """
 
-    def __init__(self, net: Net, job: Job, local: Local) -> None:
-        self._net, self._local = net, local
-        self._setting, self._method = job.setting, job.setting.method
+    at: Any
+    job: Job
+    local: Local
+
+
+class Stepper:
+    """Steps of local training of one or several sections through one network, and the losses they add up.
+
+    Where the classifier alone is trained, the rest is in evaluation mode and sees neither gradient nor weight decay
+    nor momentum. `lr` and `velocity` are those of all lanes.
+    """
+
+    def __init__(self, net: Net, sections: Sequence[Section], lr: Tensor, velocity: Tensor) -> None:
+        self._net, self._sections, self._lr, self._velocity = net, sections, lr, velocity
+        job = sections[0].job
+        self._setting = job.setting
         whole = job.task.trains == "all"
         self._trained = slice(None) if whole else job.setting.layout.span("classifier.")
         net.train(whole)
-        params = net.weights.params
-        lead = params.shape[:-1]
-        terms = 1 + len(self._method.terms)
-        self._sums = torch.zeros(*lead, terms, dtype=torch.float64, device=params.device)
-        self._count = torch.zeros(lead, dtype=torch.float64, device=params.device)
+        lead, device = net.weights.params.shape[:-1], net.weights.params.device
+        self._sums = [
+            torch.zeros(
+                *torch.empty(lead)[s.at].shape, 1 + len(s.job.setting.method.terms), dtype=torch.float64, device=device
+            )
+            for s in sections
+        ]
+        self._count = torch.zeros(lead, dtype=torch.float64, device=device)
 
     def __call__(self, step: Step) -> None:
         """One step of every lane; a lane that is not at work keeps weights, momentum, statistics and counters."""
-        net, local = self._net, self._local
-        active = step.active
+        net, active = self._net, step.active
         buffers = None if active is None else net.weights.buffers.clone()
         counters = None if active is None else net.weights.counters.clone()
         z, logits = net.forward(step.images, step.mask)
-        batch = Batch(z, logits, step.labels, step.mask, lambda weights: net.embed(weights, step.images))
-        total, terms = self._method.loss(batch, local)
+        found = [self._loss(section, step, z, logits) for section in self._sections]
+        alone = len(found) == 1
+        total = found[0][0] if alone else torch.cat([each for each, _ in found])
         with torch.no_grad():
-            gradient = self._method.correct(net.gradient(total), local)
+            gradient = net.gradient(total)
+            for section in self._sections:
+                part = gradient[section.at]
+                corrected = section.job.setting.method.correct(part, section.local)
+                if corrected is not part and not alone:
+                    part.copy_(corrected)
+                elif corrected is not part:
+                    gradient = corrected
             sgd_(
                 net.weights.params[..., self._trained],
                 gradient[..., self._trained],
-                local.velocity[..., self._trained],
-                local.settings["lr"],
+                self._velocity[..., self._trained],
+                self._lr,
                 self._setting.momentum,
                 self._setting.weight_decay,
                 active,
             )
-            losses = torch.stack([total, *terms], dim=-1).to(torch.float64)
+            for section, sums, (total, terms) in zip(self._sections, self._sums, found, strict=True):
+                losses = torch.stack([total, *terms], dim=-1)
+                sums += losses if active is None else torch.where(active[section.at].unsqueeze(-1), losses, 0.0)
             if active is None or buffers is None or counters is None:
-                self._sums += losses
                 self._count += 1
                 return
             working = active.unsqueeze(-1)
             net.weights.buffers.copy_(torch.where(working, net.weights.buffers, buffers))
             net.weights.counters.copy_(torch.where(working, net.weights.counters, counters))
-            self._sums += torch.where(working, losses, torch.zeros_like(losses))
             self._count += active
 
-    def clear(self, lane: int) -> None:
-        """Forget the losses of a lane: another client comes into it."""
-        self._sums[lane].zero_()
+    def _loss(self, section: Section, step: Step, z: Tensor, logits: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+        at, net = section.at, self._net
+        mask = None if step.mask is None else step.mask[at]
+        batch = Batch(z[at], logits[at], step.labels[at], mask, lambda weights: net.embed(weights, step.images[at]))
+        return section.job.setting.method.loss(batch, section.local)
+
+    def clear(self, lane: Any, section: int, place: Any) -> None:
+        """Forget the losses of a lane, which is at `place` of its section: another client comes into it."""
+        self._sums[section][place].zero_()
         self._count[lane].zero_()
 
-    def losses(self) -> Tensor:
+    def losses(self, lane: Any = ..., section: int = 0, place: Any = ...) -> Tensor:
         """The mean over steps of the total loss and its terms (..., 1 + terms)."""
-        return self._sums / self._count.clamp(min=1).unsqueeze(-1)
+        return self._sums[section][place] / self._count[lane].clamp(min=1).unsqueeze(-1)
 
 
 def train_lanes(net: Net, feed: Feed, job: Job, local: Local) -> Tensor:
     """Run every step of the feed; returns the mean losses."""
-    stepper = Stepper(net, job, local)
+    stepper = Stepper(net, [Section(..., job, local)], local.settings["lr"], local.velocity)
     for number in range(feed.steps):
         stepper(feed[number])
     return stepper.losses()
@@ -116,9 +150,12 @@ def sgd_(
     active: Tensor | None,
 ) -> None:
     """SGD with momentum on the flat parameters; a lane that is not at work keeps parameters and velocity."""
-    if active is not None and kernels.usable(params):
+    if kernels.usable(params):
         from fedproc.kernels.update import sgd_ as kernel
 
+        if active is None:
+            params, gradient, velocity, lr = (tensor.unsqueeze(0) for tensor in (params, gradient, velocity, lr))
+            active = torch.ones(1, dtype=torch.bool, device=params.device)
         kernel(params, gradient, velocity, lr, momentum, weight_decay, active)
         return
     gradient = gradient.add(params, alpha=weight_decay)
@@ -154,3 +191,20 @@ def prototype_lanes(net: Net, feed: Feed, classes: int, clean: bool) -> tuple[Te
     net.weights.counters.copy_(counters)
     assert sums is not None and counts is not None
     return class_means(sums, counts).to(net.weights.params.dtype), counts
+
+
+def numbers(job: Job) -> Tensors:
+    """The round's numbers as tensors on the device, without a copy from the host."""
+    spec, device = job.setting.spec, job.setting.device
+    return {name: torch.full((), value, dtype=spec.dtype, device=device) for name, value in job.task.settings.items()}
+
+
+def outcome(job: Job, local: Local, losses: Tensor, means: Tensors, seconds: Mapping[str, float]) -> Outcome:
+    """What a client answers when it is done, and what it would keep. Its weights are handed over; `means` are its class
+    means, if it was asked for them.
+    """
+    method, setting, client = job.setting.method, job.setting, job.task.client
+    kept = {name: tensor.detach().clone() for name, tensor in method.keep(local).items()}
+    tensors = {**local.weights.tensors(), "losses": losses, **method.answer(local), **means}
+    counts = {"samples": len(setting.shares[client]), "steps": setting.steps(job.task)}
+    return Answer(job.task, Payload(tensors, counts), seconds=seconds), kept

@@ -1,20 +1,22 @@
-"""A rig: L lanes of one group in tensors that stay where they are, so that one step can be captured and replayed.
+"""A rig: clients' state in tensors that stay where they are, so that one step can be captured and replayed.
 
 Clients come and go between steps by copies into their lane; the step itself reads its batch by a counter on the
-device. On a GPU it is one CUDA graph, replayed without a word from the host; elsewhere it is called.
+device. On a GPU it is one CUDA graph, replayed without a word from the host; elsewhere it is called. A rig has L lanes
+of one stacked network, in sections by method, or no lane axis at all: one client through the plain module.
 Shapes: S steps, L lanes, B batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedproc.lanes.batches import Plan, Step, ready_images
-from fedproc.lanes.local import Stepper
+from fedproc.lanes.local import Section, Stepper, numbers
+from fedproc.lanes.serial import SerialNet
 from fedproc.lanes.setting import Job
 from fedproc.lanes.stacked_net import StackedNet
 from fedproc.methods.fedavg import Local
@@ -23,57 +25,73 @@ from fedproc.networks import Weights
 WARM_UP = 3
 
 
-@dataclass(frozen=True)
-class Trained:
-    """What a client's lane held when it was done."""
-
-    weights: Weights
-    velocity: Tensor
-    losses: Tensor
-
-
 class Rig:
-    """`capacity` steps of `lanes` clients like `job`, with batches of `batch`."""
+    """`capacity` steps with batches of `batch`, for clients like `parts`: a job and its number of lanes each.
 
-    def __init__(self, job: Job, lanes: int, batch: int, capacity: int) -> None:
-        setting, device = job.setting, job.setting.device
-        self.capacity = capacity
-        self._job = job
+    A plain rig has one client at a time and no masks: each of its batches is whole.
+    """
 
-        def spread(tensor: Tensor) -> Tensor:
-            return tensor.detach().to(device).expand(lanes, *tensor.shape).clone()
+    def __init__(self, parts: Sequence[tuple[Job, int]], batch: int, capacity: int, plain: bool = False) -> None:
+        job, setting = parts[0][0], parts[0][0].setting
+        device, dtype = setting.device, setting.spec.dtype
+        self.capacity, self.batch = capacity, batch
+        self.lanes = [lanes for _, lanes in parts]
+        self._setting, self._plain = setting, plain
+        lead = () if plain else (sum(self.lanes),)
+
+        def spread(tensor: Tensor, shape: tuple[int, ...] = lead) -> Tensor:
+            return tensor.detach().to(device).expand((*shape, *tensor.shape)).clone()
 
         start = job.start.tensors()
-        self._net = StackedNet(setting, Weights.of({name: spread(tensor) for name, tensor in start.items()}))
-        number = torch.zeros((), dtype=setting.spec.dtype)
-        self._local = Local(
-            start=Weights.of({name: spread(tensor) for name, tensor in start.items()}),
-            weights=self._net.weights,
-            velocity=spread(torch.zeros_like(job.start.params)),
-            sent={name: spread(tensor) for name, tensor in job.task.payload.tensors.items()},
-            settings={name: spread(number) for name in job.task.settings},
-            kept={name: spread(tensor) for name, tensor in job.kept.items()},
-            steps=torch.ones(lanes, dtype=torch.int64, device=device),
-            log_shares=spread(torch.zeros(setting.spec.classes, dtype=setting.spec.dtype)),
-        )
-        self._stepper = Stepper(self._net, job, self._local)
+        stacked = Weights.of({name: spread(tensor) for name, tensor in start.items()})
+        self._net: StackedNet | SerialNet = SerialNet(setting) if plain else StackedNet(setting, stacked)
+        self._start = stacked if plain else Weights.of({name: spread(tensor) for name, tensor in start.items()})
+        self._velocity = spread(torch.zeros_like(job.start.params))
+        self._lr = spread(torch.zeros((), dtype=dtype))
+        self._steps = torch.ones(lead, dtype=torch.int64, device=device)
+        self._log_shares = spread(torch.zeros(setting.spec.classes, dtype=dtype))
+        self._sections: list[Section] = []
+        self._owner: list[tuple[int, int]] = []  # of each lane: its section and its place there
+        for number, (example, lanes) in enumerate(parts):
+            first = len(self._owner)
+            at = ... if plain else slice(first, first + lanes)
+            self._owner += [(number, place) for place in range(lanes)]
+            self._sections.append(self._section(example, at, () if plain else (lanes,)))
+        self._stepper = Stepper(self._net, self._sections, self._lr, self._velocity)
         self._cursor = torch.zeros(1, dtype=torch.int64, device=device)
-        shape = (capacity, lanes, batch)
+        shape = (capacity, *lead, batch)
         self._index = torch.zeros(shape, dtype=torch.int64, device=device)
-        self._mask = torch.zeros(shape, dtype=torch.bool, device=device)
-        example = setting.augmentation.draw_nothing(device)
-        self._draws = {name: torch.zeros(shape, dtype=torch.int16, device=device) for name in example}
+        self._mask = torch.zeros(0 if plain else shape, dtype=torch.bool, device=device)
+        example_draws = setting.augmentation.draw_nothing(device)
+        self._draws = {name: torch.zeros(shape, dtype=torch.int16, device=device) for name in example_draws}
         self._graph = self._capture() if device.type == "cuda" else None
+
+    def _section(self, job: Job, at: Any, lead: tuple[int, ...]) -> Section:
+        def spread(tensor: Tensor) -> Tensor:
+            return tensor.detach().to(job.setting.device).expand((*lead, *tensor.shape)).clone()
+
+        weights = {name: tensor.detach()[at] for name, tensor in self._net.weights.tensors().items()}
+        local = Local(
+            start=Weights.of({name: tensor[at] for name, tensor in self._start.tensors().items()}),
+            weights=Weights.of(weights),
+            velocity=self._velocity[at],
+            sent={name: spread(tensor) for name, tensor in job.task.payload.tensors.items()},
+            settings={**{name: spread(number) for name, number in numbers(job).items()}, "lr": self._lr[at]},
+            kept={name: spread(tensor) for name, tensor in job.kept.items()},
+            steps=self._steps[at],
+            log_shares=self._log_shares[at],
+        )
+        return Section(at, job, local)
 
     def _step(self) -> None:
         at = self._cursor
-        mask = self._mask.index_select(0, at).squeeze(0)
-        images, labels = ready_images(self._job.setting, at, self._index, self._draws)
-        self._stepper(Step(images, labels, mask, mask.any(dim=-1)))
+        images, labels = ready_images(self._setting, at, self._index, self._draws)
+        mask = None if self._plain else self._mask.index_select(0, at).squeeze(0)
+        self._stepper(Step(images, labels, mask, None if mask is None else mask.any(dim=-1)))
         at += 1
 
     def _capture(self) -> torch.cuda.CUDAGraph:
-        """Nobody is in the lanes yet and every sample is masked, so the steps of the warm-up change nothing."""
+        """Nobody is in the lanes yet, so what the steps of the warm-up change does not matter."""
         short = torch.backends.cudnn.allow_tf32
         with torch.backends.cudnn.flags(
             enabled=True, benchmark=True, allow_tf32=short
@@ -90,40 +108,43 @@ class Rig:
                 self._step()
         return graph
 
-    def feed(self, queues: Sequence[Sequence[int]], plans: Sequence[Plan]) -> None:
+    def feed(self, queues: Sequence[Sequence[Plan]]) -> None:
         """Lay the batches of each lane's clients one after the other, and go back to the first step."""
         self._mask.zero_()
         self._cursor.zero_()
         for lane, queue in enumerate(queues):
             at = 0
-            for job in queue:
-                plan = plans[job]
+            for plan in queue:
                 steps, size = plan.index.shape
-                self._index[at : at + steps, lane, :size] = plan.index
-                self._mask[at : at + steps, lane, :size] = True
+                place: Any = slice(at, at + steps) if self._plain else (slice(at, at + steps), lane, slice(size))
+                self._index[place] = plan.index
                 for name, values in plan.draws.items():
-                    self._draws[name][at : at + steps, lane, :size] = values
+                    self._draws[name][place] = values
+                if not self._plain:
+                    self._mask[place] = True
                 at += steps
 
     @torch.no_grad()
     def enter(self, lane: int, job: Job) -> None:
         """Put a client into a lane."""
-        local, method = self._local, job.setting.method
+        number, among = self._owner[lane]
+        here, place = (..., ...) if self._plain else (lane, among)
+        local, method = self._sections[number].local, job.setting.method
         for name, tensor in job.start.tensors().items():
-            local.start.tensors()[name][lane].copy_(tensor)
-            local.weights.tensors()[name][lane].copy_(tensor)
+            self._start.tensors()[name][here].copy_(tensor)
+            self._net.weights.tensors()[name][here].copy_(tensor)
         for held, given in ((local.sent, job.task.payload.tensors), (local.kept, job.kept)):
             for name, tensor in given.items():
-                held[name][lane].copy_(tensor)
+                held[name][place].copy_(tensor)
         for name, value in job.task.settings.items():
-            local.settings[name][lane].fill_(value)
+            local.settings[name][place].fill_(value)
         if method.keeps_momentum:
-            local.velocity[lane].copy_(job.kept["velocity"])
+            self._velocity[here].copy_(job.kept["velocity"])
         else:
-            local.velocity[lane].zero_()
-        local.steps[lane].fill_(job.setting.steps(job.task))
-        local.log_shares[lane].copy_(job.setting.log_shares(job.task.client))
-        self._stepper.clear(lane)
+            self._velocity[here].zero_()
+        self._steps[here].fill_(job.setting.steps(job.task))
+        self._log_shares[here].copy_(job.setting.log_shares(job.task.client))
+        self._stepper.clear(here, number, place)
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -133,7 +154,19 @@ class Rig:
                 self._graph.replay()
 
     @torch.no_grad()
-    def leave(self, lane: int) -> Trained:
-        """Take what a client trained out of its lane."""
-        weights = {name: tensor[lane].detach().clone() for name, tensor in self._local.weights.tensors().items()}
-        return Trained(Weights.of(weights), self._local.velocity[lane].clone(), self._stepper.losses()[lane])
+    def leave(self, lane: int, job: Job) -> tuple[Local, Tensor]:
+        """Take what a client trained out of its lane: its state, and its mean losses."""
+        number, among = self._owner[lane]
+        here, place = (..., ...) if self._plain else (lane, among)
+        weights = {name: tensor[here].detach().clone() for name, tensor in self._net.weights.tensors().items()}
+        local = Local(
+            start=job.start,
+            weights=Weights.of(weights),
+            velocity=self._velocity[here].clone(),
+            sent=job.task.payload.tensors,
+            settings=numbers(job),
+            kept=job.kept,
+            steps=self._steps[here].clone(),
+            log_shares=self._log_shares[here].clone(),
+        )
+        return local, self._stepper.losses(here, number, place).clone()

@@ -1,8 +1,12 @@
-"""Which client runs on which lane, and when: computed on the host from the clients' steps."""
+"""Which client runs on which lane, and when: computed on the host from the clients' steps.
+
+A group is the clients that train by one method. Groups may share the lanes of one rig, each on lanes of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 
 
 def schedule(steps: Sequence[int], lanes: int) -> list[list[int]]:
@@ -19,6 +23,11 @@ def schedule(steps: Sequence[int], lanes: int) -> list[list[int]]:
     return queues
 
 
+def length(steps: Sequence[int], lanes: int) -> int:
+    """Steps until the last lane is done."""
+    return max(sum(steps[job] for job in queue) for queue in schedule(steps, lanes))
+
+
 def changes(
     queues: Sequence[Sequence[int]], steps: Sequence[int]
 ) -> list[tuple[int, list[tuple[int, int, int | None]]]]:
@@ -31,3 +40,45 @@ def changes(
             following = queue[place + 1] if place + 1 < len(queue) else None
             found.setdefault(end, []).append((lane, job, following))
     return sorted(found.items())
+
+
+Rigs = list[list[tuple[int, int]]]
+
+
+def share_out(groups: Sequence[Sequence[int]], latency: float, most: int) -> Rigs:
+    """Which groups share a rig, and the lanes of each: lists of (group, lanes), at most `most` lanes in a rig.
+
+    A step of L lanes is taken to last `latency` + L. Many lanes waste steps on those that are done early, few waste
+    the latency, and a group whose clients are much longer than the others' is better off by itself.
+    """
+    tables = [[length(steps, lanes) for lanes in range(1, min(most, len(steps)) + 1)] for steps in groups]
+    rigs = [([group], *_best(tables, [group], latency, most)) for group in range(len(groups))]
+    while len(rigs) > 1:
+        gains = []
+        for one, two in combinations(range(len(rigs)), 2):
+            together = [*rigs[one][0], *rigs[two][0]]
+            if len(together) <= most:
+                cost, lanes = _best(tables, together, latency, most)
+                gains.append((rigs[one][1] + rigs[two][1] - cost, one, two, (together, cost, lanes)))
+        gain, one, two, merged = max(gains, key=lambda found: found[0], default=(0.0, 0, 0, rigs[0]))
+        if gain <= 0:
+            break
+        rigs = [rig for place, rig in enumerate(rigs) if place not in (one, two)] + [merged]
+    return [list(zip(members, lanes, strict=True)) for members, _, lanes in rigs]
+
+
+def _best(
+    tables: Sequence[Sequence[int]], members: Sequence[int], latency: float, most: int
+) -> tuple[float, list[int]]:
+    """The least cost of groups in one rig, and their lanes; tables[g][i] is group g's length on i + 1 lanes."""
+    found: tuple[float, list[int]] | None = None
+    for end in sorted({steps for group in members for steps in tables[group]}, reverse=True):
+        lanes = [next((i + 1 for i, steps in enumerate(tables[group]) if steps <= end), 0) for group in members]
+        if 0 in lanes or sum(lanes) > most:
+            continue
+        cost = (latency + sum(lanes)) * end
+        if found is None or cost < found[0]:
+            found = cost, lanes
+    if found is None:  # one lane each is all there is
+        found = (latency + len(members)) * max(tables[group][0] for group in members), [1] * len(members)
+    return found

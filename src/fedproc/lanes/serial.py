@@ -12,32 +12,39 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from fedproc import streams
+from fedproc import kernels, streams
 from fedproc.errors import RunError
 from fedproc.evaluate import evaluate
 from fedproc.lanes.batches import Feed, prototype_plan, training_plan
-from fedproc.lanes.local import prototype_lanes, train_lanes
+from fedproc.lanes.local import Outcome, numbers, outcome, prototype_lanes, train_lanes
 from fedproc.lanes.setting import Job, Setting
 from fedproc.lanes.task import Answer, Kind
 from fedproc.methods.fedavg import Local, Tensors
 from fedproc.networks import Network, NetworkSpec, Weights
 from fedproc.payload import Payload
 
-Outcome = tuple[Answer, Tensors]
-
 
 class SerialNet:
-    """A module whose parameters, buffers and gradients are views of flat vectors."""
+    """A module whose parameters, buffers and gradients are views of flat vectors.
+
+    With bf16 on a GPU the encoder's convolutions and matrices are rounded once a step, all in one piece; norms, sums
+    and the update stay float32.
+    """
 
     def __init__(self, setting: Setting) -> None:
         self.module: Network = copy.deepcopy(setting.network).to(setting.device)
         self.weights = setting.layout.read(self.module)
         self._layout = setting.layout
+        self._short = kernels.precision() == "bf16" and setting.device.type == "cuda"
+        if self._short:
+            self.weights.params.requires_grad_()
+            return
         setting.layout.bind(self.module, self.weights)
         self._gradient = torch.zeros_like(self.weights.params)
         named = setting.layout.named(Weights(self._gradient, self.weights.buffers, self.weights.counters))
@@ -46,10 +53,13 @@ class SerialNet:
                 parameter.grad = named[name]
 
     def load(self, weights: Weights) -> None:
-        for own, given in zip(self.weights.tensors().values(), weights.tensors().values(), strict=True):
-            own.copy_(given)
+        with torch.no_grad():
+            for own, given in zip(self.weights.tensors().values(), weights.tensors().values(), strict=True):
+                own.copy_(given)
 
     def forward(self, images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        if self._short:
+            return self._rounded(self.weights, images, mask)
         z, logits = self.module(images, mask)
         return z, logits
 
@@ -57,11 +67,30 @@ class SerialNet:
         training = self.module.training
         self.module.eval()
         with torch.no_grad():
-            z: Tensor = functional_call(self.module, self._layout.named(weights), (images, None))[0]
+            if self._short:
+                z = self._rounded(weights, images, None)[0]
+            else:
+                z = functional_call(self.module, self._layout.named(weights), (images, None))[0]
         self.module.train(training)
         return z
 
+    def _rounded(self, weights: Weights, images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        named = self._layout.named(weights)
+        self._rounded_params = weights.params.detach().to(torch.bfloat16).requires_grad_()
+        short = self._layout.named(Weights(self._rounded_params, weights.buffers, weights.counters))
+        for name, tensor in short.items():
+            if tensor.dim() > 1 and name.startswith("encoder."):
+                named[name] = tensor
+        images = images.to(torch.bfloat16, memory_format=torch.channels_last)
+        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+            z, logits = functional_call(self.module, named, (images, mask))
+        return z.float(), logits.float()
+
     def gradient(self, total: Tensor) -> Tensor:
+        if self._short:
+            with torch.enable_grad():
+                exact, short = torch.autograd.grad(total, (self.weights.params, self._rounded_params))
+            return exact.add_(short)
         self._gradient.zero_()
         with torch.enable_grad():
             total.backward()  # type: ignore[no-untyped-call]
@@ -79,6 +108,7 @@ class SerialExecutor:
     def __init__(self, lanes: int, threads: int) -> None:
         self.lanes = lanes
         self.threads = threads
+        self.notes: list[str] = []
         self._mine = threading.local()
         self._pool = ThreadPoolExecutor(lanes, initializer=torch.set_num_threads, initargs=(threads,))
 
@@ -97,8 +127,8 @@ class SerialExecutor:
 
     def _net(self, setting: Setting) -> SerialNet:
         """This thread's module for the network, made once."""
-        nets: dict[tuple[NetworkSpec, int, torch.device], SerialNet] = self._mine.__dict__.setdefault("nets", {})
-        at = (setting.spec, setting.model_seed if setting.spec.foreign else 0, setting.device)
+        nets: dict[tuple[NetworkSpec, int, torch.device, str], SerialNet] = self._mine.__dict__.setdefault("nets", {})
+        at = (setting.spec, setting.model_seed if setting.spec.foreign else 0, setting.device, kernels.precision())
         if at not in nets:
             nets.clear()  # one network a thread is alive at a time
             nets[at] = SerialNet(setting)
@@ -126,7 +156,7 @@ class SerialExecutor:
             setting.synchronise()
             return Answer(task, payload, seconds={"evaluation": time.perf_counter() - started}), {}
         if task.kind is Kind.PROTOTYPES:
-            payload = Payload(_class_means(net, job, task.clean), {"samples": len(setting.shares[task.client])})
+            payload = Payload(serial_means(net, job, task.clean), {"samples": len(setting.shares[task.client])})
             setting.synchronise()
             return Answer(task, payload, seconds={"prototypes": time.perf_counter() - started}), {}
         return _train(net, job)
@@ -149,34 +179,35 @@ def _evaluate(net: SerialNet, job: Job) -> Payload:
 def _train(net: SerialNet, job: Job) -> Outcome:
     task, setting = job.task, job.setting
     started = time.perf_counter()
-    dtype, device = setting.spec.dtype, setting.device
     method = setting.method
-    feed = Feed(setting, [training_plan(job, range(task.epochs))], stacked=False)
+    feed = Feed(setting, training_plan(job, range(task.epochs)))
     local = Local(
         start=job.start,
         weights=net.weights,
         velocity=job.kept["velocity"].clone() if method.keeps_momentum else torch.zeros_like(net.weights.params),
         sent=task.payload.tensors,
-        settings={name: torch.tensor(value, dtype=dtype, device=device) for name, value in task.settings.items()},
+        settings=numbers(job),
         kept=job.kept,
-        steps=torch.tensor(feed.steps, device=device),
+        steps=torch.tensor(feed.steps, device=setting.device),
         log_shares=setting.log_shares(task.client),
     )
     losses = train_lanes(net, feed, job, local)
     setting.synchronise()
     trained = time.perf_counter()
     seconds = {"train": trained - started}
-    kept = {name: tensor.clone() for name, tensor in method.keep(local).items()}
-    tensors = {**setting.layout.read(net.module).tensors(), "losses": losses, **method.answer(local)}
+    with torch.no_grad():
+        weights = local.weights.clone()
+    local = replace(local, weights=weights)
+    means: Tensors = {}
     if method.prototype_pass is not None:
-        tensors |= _class_means(net, job, clean=method.prototype_pass == "clean")
+        means = serial_means(net, job, clean=method.prototype_pass == "clean")
         setting.synchronise()
         seconds["prototypes"] = time.perf_counter() - trained
-    counts = {"samples": len(setting.shares[task.client]), "steps": feed.steps}
-    return Answer(task, Payload(tensors, counts), seconds=seconds), kept
+    return outcome(job, local, losses, means, seconds)
 
 
-def _class_means(net: SerialNet, job: Job, clean: bool) -> Tensors:
-    feed = Feed(job.setting, [prototype_plan(job, clean)], stacked=False)
+def serial_means(net: SerialNet, job: Job, clean: bool) -> Tensors:
+    """Class means and counts of the job's samples under the net's weights."""
+    feed = Feed(job.setting, prototype_plan(job, clean))
     means, counts = prototype_lanes(net, feed, job.setting.spec.classes, clean)
     return {"class_means": means, "class_counts": counts}

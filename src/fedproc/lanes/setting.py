@@ -48,12 +48,16 @@ class Setting:
     device: torch.device
 
     @property
-    def group(self) -> tuple[object, ...]:
+    def pool(self) -> tuple[object, ...]:
         """Jobs whose settings agree here can run side by side as lanes of one stacked network."""
-        problem = self.method.problem
-        method = (type(self.method), self.method.options, problem.calibrate, problem.calibrate_prototypes)
         images = (id(self.train.images), self.augmentation, self.normalisation)
-        return (self.spec, method, images, self.batch_size, self.momentum, self.weight_decay, self.device)
+        return (self.spec, images, self.batch_size, self.momentum, self.weight_decay, self.device)
+
+    @property
+    def group(self) -> tuple[object, ...]:
+        """Lanes of one pool that agree here minimise the same loss and correct the gradient the same way."""
+        problem = self.method.problem
+        return (type(self.method), self.method.options, problem.calibrate, problem.calibrate_prototypes)
 
     def steps(self, task: Task) -> int:
         """Local steps of a task: whole batches only, but never none."""

@@ -1,79 +1,240 @@
 """Stacked lanes: L clients as one network whose every tensor has a leading lane axis (vmap).
 
-A lane whose client is done takes the next one; a lane at rest, or a client smaller than the batch, is masked.
+A lane whose client is done takes the next one; a lane at rest, or a client smaller than the batch, is masked. Clients
+of several methods and experiments share a rig where their networks agree.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
+from torch import Tensor
 
 from fedproc.errors import InputError, RunError
-from fedproc.lanes.batches import Feed, prototype_plan, training_plan
-from fedproc.lanes.local import prototype_lanes
-from fedproc.lanes.rig import Rig, Trained
-from fedproc.lanes.schedule import changes, schedule
-from fedproc.lanes.serial import Outcome, SerialExecutor
+from fedproc.evaluate import evaluate_all
+from fedproc.lanes.batches import joined, prototype_plan, ready_images, training_plan
+from fedproc.lanes.local import Outcome, outcome
+from fedproc.lanes.memory import halving
+from fedproc.lanes.rig import Rig
+from fedproc.lanes.schedule import changes, length, schedule, share_out
 from fedproc.lanes.setting import Job, Setting
 from fedproc.lanes.stacked_net import StackedNet
 from fedproc.lanes.task import Answer, Kind
 from fedproc.methods.fedavg import Local, Tensors
 from fedproc.networks import Weights
+from fedproc.networks.cost import cost
 from fedproc.payload import Payload
+from fedproc.prototypes import class_means, class_sums
+
+LATENCY = 20 * 64 * 1.3e6  # operations whose time a step costs before its lanes do any: measured, simple CNN, H200
+ROW = 512  # samples of one client that a pass without gradient takes as a lane
+ROWS, ROW_VALUES = 64, 1 << 28  # such lanes a pass, and the most parameters they may hold together
+
+Key = tuple[object, ...]
 
 
 class StackedExecutor:
-    """Does training and prototypes for up to `lanes` clients of one group at a time, evaluation serially."""
+    """Does jobs stacked over at most `lanes` lanes: as many as help, or where they are not `fixed` as many as pay."""
 
     name = "stacked"
 
     def __init__(self, lanes: int, threads: int) -> None:
         self.lanes = lanes
         self.threads = threads
-        self._serial = SerialExecutor(1, threads)
-        self._rigs: dict[tuple[object, ...], tuple[tuple[int, int], Rig]] = {}
+        self.notes: list[str] = []
+        self.steps_worked = 0  # lane-steps that trained a client
+        self.steps_run = 0  # all lane-steps
+        self.fixed = True
+        self._rigs: dict[Key, tuple[frozenset[object], list[tuple[list[object], Rig]]]] = {}
+        self._nets: dict[object, StackedNet] = {}
 
     def execute(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Answers in the order of the jobs, each with what its client would keep."""
         outcomes: dict[int, Outcome] = {}
-        alone = [place for place, job in enumerate(jobs) if job.task.kind is Kind.EVALUATE]
-        outcomes.update(zip(alone, self._serial.execute([jobs[p] for p in alone]), strict=True))
-        groups: dict[tuple[object, ...], list[int]] = {}
+        pools: dict[Key, list[int]] = {}
         for place, job in enumerate(jobs):
-            if place not in outcomes:
-                groups.setdefault((job.task.kind, job.task.trains, job.task.clean, *job.setting.group), []).append(
-                    place
-                )
-        for places in groups.values():
-            if jobs[places[0]].task.kind is Kind.TRAIN:
-                outcomes.update(zip(places, self._train([jobs[p] for p in places]), strict=True))
-                continue
-            for first in range(0, len(places), self.lanes):
-                chosen = places[first : first + self.lanes]
-                with _named([jobs[p] for p in chosen]):
-                    outcomes.update(zip(chosen, _prototypes([jobs[p] for p in chosen]), strict=True))
+            pools.setdefault((job.task.kind, job.task.trains, job.task.clean, *job.setting.pool), []).append(place)
+        used = [(some[1], *some[3:]) for some in pools if some[0] is Kind.TRAIN]
+        if used:
+            self._rigs = {key: rigs for key, rigs in self._rigs.items() if key in used}
+        for places in pools.values():
+            some = [jobs[place] for place in places]
+            with named(some):
+                outcomes.update(zip(places, halving(self._work(some), self), strict=True))
         return [outcomes[place] for place in range(len(jobs))]
 
-    def _train(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """All jobs of a group over the lanes of its rig, which is made once and made larger when it must be."""
-        steps = [job.setting.steps(job.task) for job in jobs]
-        queues = schedule(steps, self.lanes)
-        needed = max(sum(steps[job] for job in queue) for queue in queues)
-        batch = max(min(job.setting.batch_size, len(job.setting.shares[job.task.client])) for job in jobs)
-        at = (jobs[0].task.trains, *jobs[0].setting.group)
-        with _named(jobs):
-            shape = (len(queues), batch)
-            if at not in self._rigs or self._rigs[at][0] != shape or self._rigs[at][1].capacity < needed:
-                self._rigs.pop(at, None)
-                self._rigs[at] = (shape, Rig(jobs[0], len(queues), batch, needed + needed // 8))
-            return _train(jobs, self._rigs[at][1], queues)
+    def drop(self) -> None:
+        """Let go of what can be made again."""
+        self._rigs.clear()
+        self._nets.clear()
 
     def close(self) -> None:
-        self._serial.close()
-        self._rigs.clear()
+        self.drop()
+
+    def _work(self, jobs: Sequence[Job]) -> Callable[[], list[Outcome]]:
+        does = {Kind.TRAIN: self._train, Kind.PROTOTYPES: self._prototypes, Kind.EVALUATE: self._evaluate}
+        return partial(does[jobs[0].task.kind], jobs)
+
+    def _net(self, setting: Setting) -> StackedNet:
+        """A module for passes without gradient, made once."""
+        if setting.spec not in self._nets:
+            none = setting.layout.read(setting.network)
+            empty = Weights(*(tensor.new_zeros(0, *tensor.shape) for tensor in none.tensors().values()))
+            self._nets[setting.spec] = StackedNet(setting, empty)
+        return self._nets[setting.spec]
+
+    def _train(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """All jobs of a pool over the rigs its groups share, and the class means of those who are asked for them."""
+        setting = jobs[0].setting
+        started = time.perf_counter()
+        done: dict[int, tuple[Local, Tensor]] = {}
+        steps = [job.setting.steps(job.task) for job in jobs]
+        groups: dict[object, list[int]] = {}
+        for place, job in enumerate(jobs):
+            groups.setdefault(job.setting.group, []).append(place)
+        for members, rig in self._rigs_for(jobs, steps, groups):
+            done |= self._run(rig, jobs, steps, [groups[group] for group in members])
+        setting.synchronise()
+        trained = time.perf_counter()
+        seconds = [{"train": (trained - started) * count / sum(steps)} for count in steps]
+        means: dict[int, Tensors] = {}
+        for mode in ("clean", "training"):
+            asked = [place for place, job in enumerate(jobs) if job.setting.method.prototype_pass == mode]
+            began = time.perf_counter()
+            found = self._means([jobs[p] for p in asked], [done[p][0].weights for p in asked], mode == "clean")
+            setting.synchronise()
+            for place, tensors in zip(asked, found, strict=True):
+                means[place] = tensors
+                seconds[place]["prototypes"] = (time.perf_counter() - began) / len(asked)
+        return [outcome(job, *done[place], means.get(place, {}), seconds[place]) for place, job in enumerate(jobs)]
+
+    def _rigs_for(
+        self, jobs: Sequence[Job], steps: Sequence[int], groups: dict[object, list[int]]
+    ) -> list[tuple[list[object], Rig]]:
+        """The rigs of these groups: made once, and again when other groups come or their clients need more room."""
+        setting = jobs[0].setting
+        key = (jobs[0].task.trains, *setting.pool)
+        batch = max(min(job.setting.batch_size, len(job.setting.shares[job.task.client])) for job in jobs)
+        if key in self._rigs and self._rigs[key][0] == frozenset(groups):
+            rigs = self._rigs[key][1]
+            if all(_fits(rig, batch, steps, [groups[group] for group in members]) for members, rig in rigs):
+                return rigs
+        self._rigs.pop(key, None)
+        names = list(groups)
+        price = cost(setting.network, setting.spec.channels, setting.spec.side).operations * setting.batch_size
+        latency = 1e12 if self.fixed else LATENCY / price
+        rigs = []
+        for parts in share_out([[steps[p] for p in groups[name]] for name in names], latency, self.lanes):
+            needed = max(_needed(steps, groups[names[group]], lanes) for group, lanes in parts)
+            examples = [(jobs[groups[names[group]][0]], lanes) for group, lanes in parts]
+            rigs.append(([names[group] for group, _ in parts], Rig(examples, batch, 2 * needed)))
+        self._rigs[key] = (frozenset(groups), rigs)
+        return rigs
+
+    def _run(
+        self, rig: Rig, jobs: Sequence[Job], steps: Sequence[int], members: Sequence[Sequence[int]]
+    ) -> dict[int, tuple[Local, Tensor]]:
+        """Train the jobs of each section of a rig, each on its lanes."""
+        queues: list[list[int]] = []
+        for places, lanes in zip(members, rig.lanes, strict=True):
+            found = schedule([steps[place] for place in places], lanes)
+            queues += [[places[i] for i in queue] for queue in found] + [[]] * (lanes - len(found))
+        rig.feed([[training_plan(jobs[p], range(jobs[p].task.epochs)) for p in queue] for queue in queues])
+        for lane, queue in enumerate(queues):
+            if queue:
+                rig.enter(lane, jobs[queue[0]])
+        done: dict[int, tuple[Local, Tensor]] = {}
+        at = 0
+        for step, moves in changes(queues, steps):
+            rig.run(step - at)
+            at = step
+            for lane, finished, following in moves:
+                done[finished] = rig.leave(lane, jobs[finished])
+                if following is not None:
+                    rig.enter(lane, jobs[following])
+        self.steps_worked += sum(steps[place] for places in members for place in places)
+        self.steps_run += at * len(queues)
+        return done
+
+    def _prototypes(self, jobs: Sequence[Job]) -> list[Outcome]:
+        started = time.perf_counter()
+        found = self._means(jobs, [Weights.of(job.task.payload.tensors) for job in jobs], jobs[0].task.clean)
+        jobs[0].setting.synchronise()
+        seconds = {"prototypes": (time.perf_counter() - started) / len(jobs)}
+        return [
+            (Answer(j.task, Payload(tensors, {"samples": len(j.setting.shares[j.task.client])}), seconds=seconds), {})
+            for j, tensors in zip(jobs, found, strict=True)
+        ]
+
+    @torch.no_grad()
+    def _means(self, jobs: Sequence[Job], weights: Sequence[Weights], clean: bool) -> list[Tensors]:
+        """Class means and counts of each job's samples under its weights.
+
+        Each batch is a lane of its own with a copy of its client's weights, so that nobody waits for the largest.
+        """
+        if not jobs:
+            return []
+        setting = jobs[0].setting
+        net, classes = self._net(setting), setting.spec.classes
+        net.train(not clean)
+        plan, owners = joined([prototype_plan(job, clean, ROW) for job in jobs])
+        everyone = Weights.of(_stack([each.tensors() for each in weights]))
+        owner = torch.tensor(owners, device=setting.device)
+        cursor = torch.zeros(1, dtype=torch.int64, device=setting.device)
+        sums, counts = [], []
+        rows = max(1, min(ROWS, ROW_VALUES // everyone.params.shape[1]))
+        for first in range(0, len(owners), rows):
+            some = slice(first, first + rows)
+            lanes = Weights.of({n: t.index_select(0, owner[some]) for n, t in everyone.tensors().items()})
+            draws = {name: values[None, some] for name, values in plan.draws.items()}
+            images, labels = ready_images(setting, cursor, plan.index[None, some], draws)
+            mask = None if plan.mask is None else plan.mask[some]
+            z, _ = net.outputs(lanes, images, mask)
+            row_sums, row_counts = class_sums(z, labels, classes, mask)
+            sums.append(row_sums)
+            counts.append(row_counts)
+        found: list[Tensors] = []
+        each = [owners.count(job) for job in range(len(jobs))]
+        of_rows = (torch.split(torch.cat(sums), each), torch.split(torch.cat(counts), each))
+        for row_sums, row_counts in zip(*of_rows, strict=True):
+            total = row_counts.sum(dim=0)
+            means = class_means(row_sums.sum(dim=0), total).to(everyone.params.dtype)
+            found.append({"class_means": means, "class_counts": total})
+        return found
+
+    def _evaluate(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """Models that are asked about the same images see them side by side."""
+        answers: dict[int, Outcome] = {}
+        same: dict[object, list[int]] = {}
+        for place, job in enumerate(jobs):
+            held_out = job.setting.held_out
+            same.setdefault((id(held_out.images), held_out.whole or place), []).append(place)
+        for places in same.values():
+            for first in range(0, len(places), ROWS):
+                some = places[first : first + ROWS]
+                answers.update(zip(some, self._score([jobs[place] for place in some]), strict=True))
+        return [answers[place] for place in range(len(jobs))]
+
+    def _score(self, jobs: Sequence[Job]) -> list[Outcome]:
+        started = time.perf_counter()
+        setting, sent = jobs[0].setting, _stack([job.task.payload.tensors for job in jobs])
+        net, weights = self._net(setting), Weights.of(sent)
+        net.train(False)
+
+        def forward(images: Tensor) -> tuple[Tensor, Tensor]:
+            return net.outputs(weights, images.expand(len(jobs), *images.shape), None)
+
+        held_outs = [job.setting.held_out for job in jobs]
+        spec = setting.spec
+        models = (sent["prototypes"], sent["known"])
+        payloads = evaluate_all(forward, held_outs, setting.normalisation, spec.dtype, spec.classes, *models)
+        setting.synchronise()
+        seconds = {"evaluation": (time.perf_counter() - started) / len(jobs)}
+        return [(Answer(j.task, p, seconds=seconds), {}) for j, p in zip(jobs, payloads, strict=True)]
 
 
 def check_stackable(setting: Setting) -> None:
@@ -93,8 +254,18 @@ def check_stackable(setting: Setting) -> None:
         ) from error
 
 
+def _fits(rig: Rig, batch: int, steps: Sequence[int], members: Sequence[Sequence[int]]) -> bool:
+    """Whether a rig holds the batches of its sections' jobs."""
+    needed = [_needed(steps, places, lanes) for places, lanes in zip(members, rig.lanes, strict=True)]
+    return rig.batch >= batch and rig.capacity >= max(needed)
+
+
+def _needed(steps: Sequence[int], places: Sequence[int], lanes: int) -> int:
+    return length([steps[place] for place in places], lanes)
+
+
 @contextmanager
-def _named(jobs: Sequence[Job]) -> Iterator[None]:
+def named(jobs: Sequence[Job]) -> Iterator[None]:
     """Name the clients in whatever goes wrong."""
     try:
         yield
@@ -104,82 +275,8 @@ def _named(jobs: Sequence[Job]) -> Iterator[None]:
 
 
 def _stack(tensors: Sequence[Tensors]) -> Tensors:
-    return {name: torch.stack([each[name] for each in tensors]) for name in tensors[0]}
+    return {name: torch.stack([each[name] for each in tensors]) for name in tensors[0] if _everywhere(name, tensors)}
 
 
-def _net(setting: Setting, weights: Sequence[Weights]) -> StackedNet:
-    return StackedNet(setting, Weights.of(_stack([each.tensors() for each in weights])))
-
-
-def _train(jobs: Sequence[Job], rig: Rig, queues: Sequence[Sequence[int]]) -> list[Outcome]:
-    setting, method = jobs[0].setting, jobs[0].setting.method
-    started = time.perf_counter()
-    steps = [job.setting.steps(job.task) for job in jobs]
-    rig.feed(queues, [training_plan(job, range(job.task.epochs)) for job in jobs])
-    for lane, queue in enumerate(queues):
-        rig.enter(lane, jobs[queue[0]])
-    done: dict[int, Trained] = {}
-    at = 0
-    for step, moves in changes(queues, steps):
-        rig.run(step - at)
-        at = step
-        for lane, finished, following in moves:
-            done[finished] = rig.leave(lane)
-            if following is not None:
-                rig.enter(lane, jobs[following])
-    trained = [done[place] for place in range(len(jobs))]
-    weights = _stack([each.weights.tensors() for each in trained])
-    local = Local(
-        start=Weights.of(_stack([job.start.tensors() for job in jobs])),
-        weights=Weights.of(weights),
-        velocity=torch.stack([each.velocity for each in trained]),
-        sent=_stack([job.task.payload.tensors for job in jobs]),
-        settings={
-            name: torch.tensor([j.task.settings[name] for j in jobs], dtype=setting.spec.dtype, device=setting.device)
-            for name in jobs[0].task.settings
-        },
-        kept=_stack([job.kept for job in jobs]),
-        steps=torch.tensor(steps, device=setting.device),
-        log_shares=torch.stack([job.setting.log_shares(job.task.client) for job in jobs]),
-    )
-    tensors = {**weights, "losses": torch.stack([each.losses for each in trained]), **method.answer(local)}
-    keeps = {name: tensor.detach().clone() for name, tensor in method.keep(local).items()}
-    setting.synchronise()
-    seconds = {"train": time.perf_counter() - started}
-    if method.prototype_pass is not None:
-        began = time.perf_counter()
-        clean = method.prototype_pass == "clean"
-        parts = []
-        for first in range(0, len(jobs), len(queues)):
-            some = slice(first, first + len(queues))
-            parts.append(_class_means(_net(setting, [each.weights for each in trained[some]]), jobs[some], clean))
-        tensors |= {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        setting.synchronise()
-        seconds["prototypes"] = time.perf_counter() - began
-    outcomes: list[Outcome] = []
-    for lane, job in enumerate(jobs):
-        counts = {"samples": len(job.setting.shares[job.task.client]), "steps": steps[lane]}
-        payload = Payload({name: tensor[lane] for name, tensor in tensors.items()}, counts)
-        spent = {kind: each / len(jobs) for kind, each in seconds.items()}
-        outcomes.append((Answer(job.task, payload, seconds=spent), {n: t[lane] for n, t in keeps.items()}))
-    return outcomes
-
-
-def _prototypes(jobs: Sequence[Job]) -> list[Outcome]:
-    started = time.perf_counter()
-    net = _net(jobs[0].setting, [Weights.of(job.task.payload.tensors) for job in jobs])
-    tensors = _class_means(net, jobs, jobs[0].task.clean)
-    jobs[0].setting.synchronise()
-    seconds = {"prototypes": (time.perf_counter() - started) / len(jobs)}
-    outcomes: list[Outcome] = []
-    for lane, job in enumerate(jobs):
-        counts = {"samples": len(job.setting.shares[job.task.client])}
-        payload = Payload({name: tensor[lane] for name, tensor in tensors.items()}, counts)
-        outcomes.append((Answer(job.task, payload, seconds=seconds), {}))
-    return outcomes
-
-
-def _class_means(net: StackedNet, jobs: Sequence[Job], clean: bool) -> Tensors:
-    feed = Feed(jobs[0].setting, [prototype_plan(job, clean) for job in jobs], stacked=True)
-    means, counts = prototype_lanes(net, feed, jobs[0].setting.spec.classes, clean)
-    return {"class_means": means, "class_counts": counts}
+def _everywhere(name: str, tensors: Sequence[Tensors]) -> bool:
+    return all(name in each for each in tensors)

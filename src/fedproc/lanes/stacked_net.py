@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
+from fedproc import kernels
 from fedproc.lanes.setting import Setting
 from fedproc.networks import Weights
 
@@ -21,6 +22,7 @@ class StackedNet:
         self.module = copy.deepcopy(setting.network).to(setting.device)
         self.weights = Weights(weights.params.requires_grad_(), weights.buffers, weights.counters)
         self._layout = setting.layout
+        self._short = kernels.precision() == "bf16" and setting.device.type == "cuda"
         self._call: Callable[..., Any] = vmap(self._one)
         self._call_without_mask: Callable[..., Any] = vmap(self._one_without_mask)
 
@@ -30,19 +32,28 @@ class StackedNet:
     def _one_without_mask(self, named: dict[str, Tensor], images: Tensor) -> Any:
         return functional_call(self.module, named, (images, None))
 
+    def outputs(self, weights: Weights, images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """z (L, B, Q) and logits (L, B, K) under these weights; statistics that batch-norm notes go into them."""
+        named = self._layout.named(weights)
+        with torch.autocast("cuda", torch.bfloat16, enabled=self._short, cache_enabled=False):
+            if mask is None:
+                z, logits = self._call_without_mask(named, images)
+            else:
+                z, logits = self._call(named, images, mask)
+        return z.to(weights.params.dtype), logits.to(weights.params.dtype)
+
     def embed(self, weights: Weights, images: Tensor) -> Tensor:
         training = self.module.training
         self.module.eval()
         with torch.no_grad():
-            z: Tensor = self._call_without_mask(self._layout.named(weights), images)[0]
+            z, _ = self.outputs(weights, images, None)
         self.module.train(training)
         return z
 
     def forward(self, images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         if mask is None:
             mask = torch.ones(images.shape[:2], dtype=torch.bool, device=images.device)
-        z, logits = self._call(self._layout.named(self.weights), images, mask)
-        return z, logits
+        return self.outputs(self.weights, images, mask)
 
     def gradient(self, total: Tensor) -> Tensor:
         with torch.enable_grad():

@@ -7,8 +7,11 @@ keeps, so a lane padded up to the batch size ends with the weights and running s
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedproc import kernels
 
 
 class MaskedBatchNorm(_BatchNorm):
@@ -26,6 +29,11 @@ class MaskedBatchNorm(_BatchNorm):
         if not batch_statistics or (self.mask is None and several and self.momentum is not None):
             return super().forward(input)
         return self._masked(input)
+
+    def plain(self, input: Tensor) -> bool:
+        """Whether this is ordinary training on whole batches of images that lie as the kernel wants them."""
+        usual = self.training and self.mask is None and self.affine and self.track_running_stats
+        return usual and self.momentum is not None and kernels.usable(input) and _last(input)
 
     def _masked(self, input: Tensor) -> Tensor:
         shape = [-1 if axis == 1 else 1 for axis in range(input.dim())]
@@ -56,6 +64,24 @@ class MaskedBatchNorm(_BatchNorm):
         share = 1.0 / self.num_batches_tracked.to(mean.dtype) if self.momentum is None else self.momentum
         self.running_mean.copy_((1 - share) * self.running_mean + share * mean)
         self.running_var.copy_((1 - share) * self.running_var + share * variance)
+
+
+def norm_relu(norm: nn.Module, input: Tensor, add: Tensor | None = None) -> Tensor:
+    """relu(norm(input) + add), in one pass where kernels can."""
+    if isinstance(norm, MaskedBatchNorm) and norm.plain(input) and (add is None or _last(add)):
+        from fedproc.kernels import norm as kernel
+
+        assert norm.running_mean is not None and norm.running_var is not None and norm.num_batches_tracked is not None
+        assert norm.momentum is not None
+        norm.num_batches_tracked.add_(1)
+        numbers = (norm.running_mean, norm.running_var, norm.momentum, norm.eps)
+        return kernel.norm_relu(input, norm.weight, norm.bias, add, *numbers)
+    output: Tensor = norm(input)
+    return F.relu(output if add is None else output + add)
+
+
+def _last(tensor: Tensor) -> bool:
+    return tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
 
 
 def convert(module: nn.Module) -> nn.Module:

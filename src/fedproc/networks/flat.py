@@ -36,14 +36,18 @@ class Weights:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which named tensor of a module lies where in the flat vectors."""
+    """Which named tensor of a module lies where in the flat vectors.
+
+    `channels_last`: the weights of convolutions lie with their input channels last, as a GPU's convolutions want them.
+    """
 
     params: tuple[Entry, ...]
     buffers: tuple[Entry, ...]
     counters: tuple[Entry, ...]
+    channels_last: bool = False
 
     @classmethod
-    def of(cls, module: nn.Module) -> Layout:
+    def of(cls, module: nn.Module, channels_last: bool = False) -> Layout:
         persistent = set(module.state_dict())
         params: list[Entry] = []
         buffers: list[Entry] = []
@@ -56,7 +60,7 @@ class Layout:
                 buffers.append((name, tuple(buffer.shape)))
             elif name in persistent and buffer.dtype == torch.int64:
                 counters.append((name, tuple(buffer.shape)))
-        return cls(tuple(params), tuple(buffers), tuple(counters))
+        return cls(tuple(params), tuple(buffers), tuple(counters), channels_last)
 
     @property
     def sizes(self) -> tuple[int, int, int]:
@@ -81,7 +85,7 @@ class Layout:
         dtype = next(module.parameters()).dtype
         flat = []
         for part, kind in zip(self._parts(), (dtype, dtype, torch.int64), strict=True):
-            pieces = [state[name].detach().reshape(-1) for name, _ in part]
+            pieces = [self._flat(state[name].detach()) for name, _ in part]
             flat.append(torch.cat(pieces) if pieces else torch.zeros(0, dtype=kind, device=device))
         return Weights(*flat)
 
@@ -91,8 +95,17 @@ class Layout:
         for part, flat in zip(self._parts(), (weights.params, weights.buffers, weights.counters), strict=True):
             pieces = torch.split(flat, [prod(shape) for _, shape in part], dim=-1) if part else ()
             for (name, shape), piece in zip(part, pieces, strict=True):
-                named[name] = piece.view((*flat.shape[:-1], *shape))
+                named[name] = self._shaped(piece, (*flat.shape[:-1], *shape), len(shape))
         return named
+
+    def _flat(self, tensor: Tensor) -> Tensor:
+        return (tensor.movedim(1, -1) if self.channels_last and tensor.dim() == 4 else tensor).reshape(-1)
+
+    def _shaped(self, piece: Tensor, shape: tuple[int, ...], dims: int) -> Tensor:
+        if not self.channels_last or dims != 4:
+            return piece.view(shape)
+        *lead, channels, height, width = shape
+        return piece.view(*lead, height, width, channels).movedim(-1, -3)
 
     def bind(self, module: nn.Module, weights: Weights) -> None:
         """Make the module's tensors views of `weights`: writing to one writes to the other."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from fedproc.networks.batch_norm import norm_relu
 
 Norm = Callable[[int], nn.Module]
 
@@ -39,8 +40,8 @@ class BasicBlock(nn.Module):
         self.shortcut = _shortcut(inputs, width, stride, norm)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.norm1(self.conv1(x)))
-        return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+        y = norm_relu(self.norm1, self.conv1(x))
+        return norm_relu(self.norm2, self.conv2(y), self.shortcut(x))
 
 
 class Bottleneck(nn.Module):
@@ -60,9 +61,9 @@ class Bottleneck(nn.Module):
         self.shortcut = _shortcut(inputs, outputs, stride, norm)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.norm1(self.conv1(x)))
-        y = F.relu(self.norm2(self.conv2(y)))
-        return F.relu(self.norm3(self.conv3(y)) + self.shortcut(x))
+        y = norm_relu(self.norm1, self.conv1(x))
+        y = norm_relu(self.norm2, self.conv2(y))
+        return norm_relu(self.norm3, self.conv3(y), self.shortcut(x))
 
 
 def _resnet(

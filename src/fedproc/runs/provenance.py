@@ -18,7 +18,7 @@ from fedproc import __version__
 PACKAGES = ("torch", "numpy", "pillow", "pydantic", "safetensors")
 
 
-def environment(device: torch.device, executor: str, lanes: int, threads: int) -> dict[str, Any]:
+def environment(device: torch.device, executor: str, lanes: int, threads: int, precision: str) -> dict[str, Any]:
     """What environment.json holds. Executor, lanes and threads are read back when a run continues."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {
@@ -29,6 +29,7 @@ def environment(device: torch.device, executor: str, lanes: int, threads: int) -
         "executor": executor,
         "lanes": lanes,
         "threads": threads,
+        "precision": precision,
         "cores": os.cpu_count(),
         "platform": platform.platform(),
         "python": platform.python_version(),

@@ -1,0 +1,230 @@
+"""Every kernel does what the plain torch expression does, forwards and backwards: interpreted, or on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import vmap
+
+from fedproc import kernels, prototypes
+from fedproc.data.augment import AUGMENTATIONS, PAD, Normalisation
+from fedproc.lanes.local import sgd_ as plain_sgd_
+
+pytest.importorskip("triton", reason="Triton is not installed")
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+LANES, BATCH = 2, 3
+
+
+def GPU(test: Callable[[], None]) -> Callable[[], None]:  # noqa: N802
+    """The interpreter knows neither nan in a maximum nor products in bfloat16."""
+    return pytest.mark.gpu(pytest.mark.skipif(DEVICE == "cpu", reason="no GPU here")(test))  # type: ignore[no-any-return]
+
+
+@pytest.fixture(autouse=True)
+def full_precision() -> Iterator[None]:
+    kernels.set_precision("fp32")
+    yield
+    kernels.set_precision("fp32")
+
+
+def normals(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+def close(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
+    expected = expected.to(found.dtype)
+    assert float((found - expected).norm()) <= tolerance * float(expected.norm()) + 1e-7
+
+
+def same_gradients(
+    kernel: Callable[..., Tensor], plain: Callable[..., Tensor], tensors: list[Tensor], tolerance: float = 1e-5
+) -> None:
+    """Values and gradients of both, for a random direction backwards."""
+    leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+    found, expected = kernel(*leaves), plain(*leaves)
+    close(found, expected, tolerance)
+    direction = normals(*expected.shape, seed=9).to(expected.dtype)
+    backwards = [torch.autograd.grad((out * direction).sum(), leaves) for out in (found, expected)]
+    for one, other in zip(*backwards, strict=True):
+        assert float(other.norm()) > 0
+        close(one, other, tolerance)
+
+
+@pytest.mark.parametrize(("channels", "side", "out"), [(3, 16, 6), (6, 14, 16), (1, 17, 6)])
+@pytest.mark.parametrize("called", ["with lanes", "under vmap"])
+def test_conv_relu_pool(channels: int, side: int, out: int, called: str) -> None:
+    from fedproc.kernels.conv_pool import conv_relu_pool
+
+    def plain(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return vmap(lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w, b)), 2))(x, w, b)  # type: ignore[no-any-return]
+
+    def lane(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return conv_relu_pool(x[None], w[None], b[None])[0]
+
+    x, w, b = normals(LANES, BATCH, channels, side, side), normals(LANES, out, channels, 5, 5), normals(LANES, out)
+    same_gradients(conv_relu_pool if called == "with lanes" else vmap(lane), plain, [x, 0.2 * w, b])
+
+
+def test_weights_may_be_slices_of_a_longer_vector() -> None:
+    from fedproc.kernels.conv_pool import conv_relu_pool
+
+    flat, x = normals(LANES, 500), normals(LANES, BATCH, 1, 16, 16)
+    w, b = flat[:, 7:157].view(LANES, 6, 1, 5, 5), flat[:, 157:163]
+    assert torch.equal(conv_relu_pool(x, w, b), conv_relu_pool(x, w.contiguous(), b.contiguous()))
+
+
+@GPU
+def test_nan_is_not_hidden_by_pooling() -> None:
+    from fedproc.kernels.conv_pool import conv_relu_pool
+
+    x = normals(1, 1, 1, 8, 8)
+    x[..., 0, 0] = torch.nan
+    y = conv_relu_pool(x, torch.ones(1, 2, 1, 5, 5, device=DEVICE), torch.zeros(1, 2, device=DEVICE))
+    assert y[..., 0, 0].isnan().all() and not y[..., 1, 1].isnan().any()
+
+
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize(("features", "out"), [(70, 40), (400, 120), (256, 10)])
+def test_linear(features: int, out: int, relu: bool) -> None:
+    from fedproc.kernels.linear import linear
+
+    def plain(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        y = torch.baddbmm(b.unsqueeze(1), x, w.transpose(1, 2))
+        return F.relu(y) if relu else y
+
+    tensors = [normals(LANES, 5, features), normals(LANES, out, features), normals(LANES, out)]
+    same_gradients(lambda x, w, b: linear(x, w, b, relu, False), plain, tensors)
+
+
+@GPU
+def test_bf16_is_close_and_hidden_layers_are_short() -> None:
+    from fedproc.kernels.linear import linear
+
+    kernels.set_precision("bf16")
+    x, w, b = normals(LANES, 5, 64), normals(LANES, 16, 64), normals(LANES, 16)
+    hidden, last = (linear(x, w, b, False, hidden) for hidden in (True, False))
+    assert hidden.dtype == torch.bfloat16 and last.dtype == torch.float32
+    expected = torch.baddbmm(b.unsqueeze(1), x, w.transpose(1, 2))
+    assert 0 < float((last - expected).norm() / expected.norm()) < 0.01
+
+
+@pytest.mark.parametrize("classes", [1, 10, 100])
+def test_cross_entropies(classes: int) -> None:
+    from fedproc.kernels.losses import cross_entropies
+
+    labels = torch.arange(LANES * BATCH, device=DEVICE).view(LANES, BATCH) % classes
+    logits = 30 * normals(LANES, BATCH, classes)
+    found = cross_entropies(logits, labels)
+    expected = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none").view(LANES, BATCH)
+    close(found, expected)
+    if classes > 1:
+        same_gradients(
+            lambda x: cross_entropies(x, labels),
+            lambda x: F.cross_entropy(x.flatten(0, 1), labels.flatten(), reduction="none").view(LANES, BATCH),
+            [logits],
+        )
+
+
+@pytest.mark.parametrize("offset", [False, True])
+@pytest.mark.parametrize("tau", [1.0, 0.1])
+def test_contrasts(offset: bool, tau: float) -> None:
+    from fedproc.kernels.losses import contrasts
+
+    z, means = normals(LANES, BATCH, 32), normals(LANES, 5, 32)
+    labels = torch.tensor([[0, 1, 2], [4, 4, 3]], device=DEVICE)
+    known = torch.ones(LANES, 5, dtype=torch.bool, device=DEVICE)
+    known[0, 1] = False  # the class of lane 0's second sample
+    shift = normals(LANES, 5, seed=3) if offset else None
+
+    def plain(z: Tensor) -> Tensor:
+        among = None if shift is None else shift.double()
+        return prototypes.contrast(z.double(), labels, means.double(), tau, known, among)
+
+    same_gradients(lambda z: contrasts(z, labels, means, tau, known, shift), plain, [z])
+    assert float(contrasts(z, labels, means, tau, known, shift)[0, 1]) == 0
+
+
+def test_contrast_of_nothing_is_nothing() -> None:
+    from fedproc.kernels.losses import contrasts
+
+    z = torch.zeros(1, 2, 16, device=DEVICE, requires_grad=True)
+    z.data[0, 1] = 1e30  # squares overflow
+    labels, means = torch.zeros(1, 2, dtype=torch.int64, device=DEVICE), normals(1, 3, 16)
+    loss = contrasts(z, labels, means, 1.0, torch.ones(1, 3, dtype=torch.bool, device=DEVICE), None)
+    (slope,) = torch.autograd.grad(loss.sum(), z)
+    assert loss.isfinite().all() and slope.isfinite().all() and not slope[0, 0].any()
+    nobody = contrasts(z, labels, means, 1.0, torch.zeros(1, 3, dtype=torch.bool, device=DEVICE), None)
+    assert not nobody.any()
+
+
+@pytest.mark.parametrize("augment", AUGMENTATIONS)
+def test_batch(augment: str) -> None:
+    """The very pixels that the plain augmentation takes, of the step the cursor is at."""
+    from fedproc.kernels.batch import batch
+
+    steps, count, channels, side = 2, 6, 3, 20
+    rng = torch.Generator().manual_seed(1)
+    bank = torch.randint(0, 256, (9, channels, side, side), dtype=torch.uint8, generator=rng).to(DEVICE)
+    labels = torch.randint(0, 5, (9,), generator=rng).to(DEVICE)
+    moves, levels = AUGMENTATIONS[augment], Normalisation((0.4, 0.5, 0.6), (0.2, 0.3, 0.25))
+    index = torch.randint(0, 9, (steps, 2, count // 2), generator=rng).to(DEVICE)
+    most = {"row": 9, "column": 9, "flip": 2, "angle": 3001}
+    draws = {
+        name: torch.randint(0, most[name], index.shape, generator=rng).to(torch.int16).to(DEVICE)
+        for name in moves.draw_nothing(torch.device(DEVICE))
+    }
+    device = torch.device(DEVICE)
+    for step in range(steps):
+        cursor = torch.tensor([step], device=DEVICE)
+        numbers = levels.levels(torch.float32, device)
+        turns = moves.turns(device)
+        found, found_labels = batch(bank, labels, cursor, index, draws, turns, numbers, moves.pad, PAD, torch.float32)
+        flat = index[step].flatten()
+        moved = moves.apply(bank[flat], {name: values[step].flatten() for name, values in draws.items()})
+        expected = levels.apply(moved, torch.float32).view_as(found)
+        assert torch.allclose(found, expected, rtol=1e-6, atol=1e-6)
+        assert torch.equal(found_labels, labels[index[step]])
+
+
+def test_update_moves_only_active_lanes() -> None:
+    from fedproc.kernels.update import sgd_
+
+    params, gradient, velocity = normals(3, 1500), normals(3, 1500, seed=1), normals(3, 1500, seed=2)
+    lr, active = torch.tensor([0.1, 0.2, 0.3], device=DEVICE), torch.tensor([True, False, True], device=DEVICE)
+    wide = normals(3, 2000, seed=4)
+    wide[:, :1500] = params
+    expected = [tensor.double() for tensor in (params, gradient, velocity)]
+    plain_sgd_(expected[0], expected[1], expected[2], lr.double(), 0.9, 1e-3, active)
+    rest = wide[:, 1500:].clone()
+    sgd_(wide[:, :1500], gradient, velocity, lr, 0.9, 1e-3, active)
+    close(wide[:, :1500], expected[0])
+    close(velocity, expected[2])
+    assert torch.equal(wide[1, :1500], params[1]) and torch.equal(wide[:, 1500:], rest)
+
+
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize("shape", [(3, 70, 5, 5), (6, 16, 1, 2), (4, 3, 9, 8)])
+def test_norm_relu(shape: tuple[int, ...], added: bool) -> None:
+    from fedproc.kernels.norm import norm_relu
+
+    channels = shape[1]
+    running = [normals(channels, seed=5), normals(channels, seed=6).abs()]
+    after = [[tensor.clone() for tensor in running] for _ in range(2)]
+
+    def last(tensor: Tensor) -> Tensor:
+        return tensor.contiguous(memory_format=torch.channels_last)
+
+    def kernel(x: Tensor, w: Tensor, b: Tensor, *add: Tensor) -> Tensor:
+        return norm_relu(last(x), w, b, last(add[0]) if add else None, *after[0], 0.1, 1e-5)
+
+    def plain(x: Tensor, w: Tensor, b: Tensor, *add: Tensor) -> Tensor:
+        return F.relu(sum(add, F.batch_norm(x, *after[1], w, b, True, 0.1, 1e-5)))
+
+    tensors = [2 + 3 * normals(*shape), normals(channels, seed=1), normals(channels, seed=2)]
+    same_gradients(kernel, plain, [*tensors, normals(*shape, seed=3)] if added else tensors, 2e-5)
+    for one, other in zip(*after, strict=True):
+        close(one, other)
