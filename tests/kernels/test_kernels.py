@@ -129,6 +129,26 @@ def test_cross_entropies(classes: int) -> None:
         )
 
 
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("counted", [False, True])
+def test_mean(masked: bool, counted: bool) -> None:
+    from fedproc.kernels.losses import mean
+
+    values = normals(3, 20)
+    mask = normals(3, 20, seed=1) > 0 if masked else None
+    among = normals(3, 20, seed=2) > 0 if counted else None
+    if among is not None:
+        among[1] = False  # nobody
+
+    def plain(values: Tensor) -> Tensor:
+        keep = torch.ones_like(values, dtype=torch.bool)
+        for part in (mask, among):
+            keep = keep if part is None else keep & part
+        return (values * keep).sum(dim=-1) / keep.sum(dim=-1).clamp(min=1)
+
+    same_gradients(lambda v: mean(v, mask, among), plain, [values])
+
+
 @pytest.mark.parametrize("offset", [False, True])
 @pytest.mark.parametrize("tau", [1.0, 0.1])
 def test_contrasts(offset: bool, tau: float) -> None:

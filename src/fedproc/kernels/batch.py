@@ -15,7 +15,7 @@ from torch import Tensor
 from fedproc.kernels import ceil_div, power_of_two
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["N"])
 def _batch(
     bank, bank_labels, cursor, index, row, column, flip, angle, cosines, sines, middle, scale, out, labels, N,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, PAD: tl.constexpr,

@@ -28,7 +28,7 @@ def _product(a, b, acc, SHORT: tl.constexpr, PRODUCT: tl.constexpr):
     return tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision=PRODUCT)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B"])
 def _forward(
     x, w, bias, y, won, w_lane, bias_lane, B,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, N: tl.constexpr, SIDE: tl.constexpr,
@@ -76,11 +76,11 @@ def _forward(
     tl.store(won + to, which.to(tl.int8), ok)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B", "SPLITS"])
 def _weight_gradient(
-    x, g, won, partial, B,
+    x, g, won, partial, B, SPLITS,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, N: tl.constexpr, SIDE: tl.constexpr,
-    PH: tl.constexpr, PW: tl.constexpr, SPLITS: tl.constexpr,
+    PH: tl.constexpr, PW: tl.constexpr,
     BM: tl.constexpr, BK: tl.constexpr, BN: tl.constexpr, SHORT: tl.constexpr, PRODUCT: tl.constexpr,
 ):  # fmt: skip
     """Sums over a part of the windows, for each pixel of a patch and each (place, channel), and a row for the bias."""
@@ -118,10 +118,10 @@ def _weight_gradient(
     tl.store(partial + to, acc)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["SPLITS"])
 def _fold(
-    partial, dw, db, KP,
-    C: tl.constexpr, N: tl.constexpr, SIDE: tl.constexpr, SPLITS: tl.constexpr, BS: tl.constexpr,
+    partial, dw, db, KP, SPLITS,
+    C: tl.constexpr, N: tl.constexpr, SIDE: tl.constexpr, BS: tl.constexpr,
     BN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Add the parts up, and for each weight the pixels that it met at the four places."""
@@ -145,7 +145,7 @@ def _fold(
     tl.store(db + lane * N + n, total, (i >= N * K) & (i < N * K + N))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B"])
 def _input_gradient(
     g, won, w, dx, w_lane, B,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, N: tl.constexpr, SIDE: tl.constexpr,
@@ -240,16 +240,16 @@ def weight_gradient(
     splits = max(1, min(blocks, ceil_div(programs, lanes * chunks)))
     partial = torch.empty(lanes, splits, chunks * bk, 4 * bn, dtype=torch.float32, device=x.device)
     _weight_gradient[(splits, chunks, lanes)](
-        x, g, won, partial, batch,
-        **sizes, SPLITS=splits, BM=block, BK=bk, BN=bn, num_warps=warps, num_stages=1, **arithmetic(),
+        x, g, won, partial, batch, splits,
+        **sizes, BM=block, BK=bk, BN=bn, num_warps=warps, num_stages=1, **arithmetic(),
     )  # fmt: skip
     dw = torch.empty(lanes, *w.shape[1:], dtype=torch.float32, device=x.device)
     db = torch.empty(lanes, out, dtype=torch.float32, device=x.device)
-    at_once = power_of_two(splits, 1)
+    at_once = power_of_two(splits, 32)
     tall = max(16, 1024 // at_once)
     _fold[(ceil_div(w[0].numel() + out, tall), lanes)](
-        partial, dw, db, chunks * bk,
-        C=channels, N=out, SIDE=side, SPLITS=splits, BS=at_once, BN=bn, BLOCK=tall, num_warps=4,
+        partial, dw, db, chunks * bk, splits,
+        C=channels, N=out, SIDE=side, BS=at_once, BN=bn, BLOCK=tall, num_warps=4,
     )  # fmt: skip
     return dw, db
 

@@ -16,7 +16,7 @@ from fedproc.kernels import activations, arithmetic, ceil_div, join_lanes
 from fedproc.kernels.conv_pool import _packed, _product
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _forward(
     x, w, bias, y, x_lane, w_lane, bias_lane, M, N, K,
     RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
@@ -37,7 +37,7 @@ def _forward(
     tl.store(y + lane * M * N + m[:, None] * N + n[None, :], acc, (m < M)[:, None] & (n < N)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _input_gradient(
     g, y, w, dx, w_lane, M, N, K,
     RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
@@ -59,7 +59,7 @@ def _input_gradient(
     tl.store(dx + lane * M * K + m[:, None] * K + k[None, :], acc, (m < M)[:, None] & (k < K)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _weight_gradient(
     g, y, x, dw, db, x_lane, M, N, K,
     RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,

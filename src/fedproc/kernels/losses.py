@@ -18,7 +18,7 @@ from fedproc.kernels.conv_pool import _product
 MOST_CLASSES = 32  # of the contrast: its prototypes are held in registers
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _cross_entropy(logits, labels, loss, slope, rows, K, BR: tl.constexpr, BK: tl.constexpr):
     r = tl.program_id(0) * BR + tl.arange(0, BR)
     k = tl.arange(0, BK)
@@ -46,7 +46,7 @@ def _unit(vectors):
     return scaled / safe[:, None], scale * length
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["B"])
 def _contrast(
     z, labels, prototypes, known, offset, loss, slope, inverse_tau, B, K,
     Q: tl.constexpr, OFFSET: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
@@ -80,6 +80,49 @@ def _contrast(
     safe = tl.where(length > 0, length, 1.0)
     keep = counts & (length != 0)
     tl.store(slope + at, tl.where(keep[:, None], turn / safe[:, None], 0.0), (m < B)[:, None])
+
+
+@triton.jit(do_not_specialize=["B"])
+def _mean(values, mask, counted, mean, share, B, MASK: tl.constexpr, COUNTED: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    b = tl.arange(0, BLOCK)
+    keep = b < B
+    if MASK:
+        keep = keep & (tl.load(mask + row * B + b, b < B, 0) != 0)
+    if COUNTED:
+        keep = keep & (tl.load(counted + row * B + b, b < B, 0) != 0)
+    count = tl.maximum(tl.sum(keep.to(tl.float32), axis=0), 1.0)
+    total = tl.sum(tl.where(keep, tl.load(values + row * B + b, b < B, 0.0), 0.0), axis=0)
+    tl.store(mean + row, total / count)
+    tl.store(share + row * B + b, tl.where(keep, 1.0 / count, 0.0), b < B)
+
+
+class Mean(torch.autograd.Function):
+    """`mean` with its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, mask: Tensor | None, counted: Tensor | None) -> Tensor:
+        values = values.contiguous()
+        batch = values.shape[-1]
+        found = torch.empty(values.shape[:-1], dtype=torch.float32, device=values.device)
+        share = torch.empty_like(values)
+        bytes_of = [values if t is None else t.contiguous().view(torch.uint8) for t in (mask, counted)]
+        _mean[(found.numel(),)](
+            values, *bytes_of, found, share, batch,
+            MASK=mask is not None, COUNTED=counted is not None, BLOCK=power_of_two(batch), num_warps=1,
+        )  # fmt: skip
+        ctx.save_for_backward(share)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.saved_tensors[0] * g.unsqueeze(-1), None, None
+
+
+def mean(values: Tensor, mask: Tensor | None, counted: Tensor | None) -> Tensor:
+    """The mean (...) of values (..., B) over those in both; 0 of none."""
+    found: Tensor = Mean.apply(values, mask, counted)
+    return found
 
 
 class CrossEntropy(torch.autograd.Function):

@@ -20,7 +20,7 @@ ROWS, CHANNELS = 64, 64  # of a tile
 PROGRAMS = 528  # that add up statistics
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["S"])
 def _statistics(x, partial, R, C, S, BR: tl.constexpr, BC: tl.constexpr):
     """Sums and sums of squares of each part of the rows."""
     c = tl.program_id(0) * BC + tl.arange(0, BC)
@@ -45,7 +45,7 @@ def _added(partial, c, C, S, BS: tl.constexpr):
     return first, second
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["S"])
 def _settle(partial, mean, scale, running_mean, running_var, share, eps, R, C, S, BS: tl.constexpr, BC: tl.constexpr):
     """Mean and 1/deviation; the running statistics take their share of mean and unbiased variance."""
     c = tl.program_id(0) * BC + tl.arange(0, BC)
@@ -75,20 +75,15 @@ def _apply(
     tl.store(y + at, tl.where(values < 0, 0.0, values), ok)
 
 
-@triton.jit
-def _passed(dy, y, values, gain, shift, at, ok, ADD: tl.constexpr):
-    """The gradient that relu let through."""
-    gradient = tl.load(dy + at, ok, 0.0).to(tl.float32)
-    if ADD:
-        return tl.where(tl.load(y + at, ok, 0.0).to(tl.float32) > 0, gradient, 0.0)
-    return tl.where(values * gain[None, :] + shift[None, :] > 0, gradient, 0.0)
-
-
-@triton.jit
+@triton.jit(do_not_specialize=["S"])
 def _gradient_sums(
-    dy, y, x, mean, scale, weight, bias, partial, R, C, S, ADD: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
+    dy, y, x, mean, scale, weight, bias, partial, dadd, R, C, S,
+    ADD: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Of each part: sums of the gradient, and of the gradient times what the norm put out before weight and bias."""
+    """Of each part: sums of the gradient, and of the gradient times what the norm put out before weight and bias.
+
+    Where something was added, its gradient is what relu let through.
+    """
     c = tl.program_id(0) * BC + tl.arange(0, BC)
     middle = tl.load(mean + c, c < C, 0.0)
     scaling = tl.load(scale + c, c < C, 0.0)
@@ -101,14 +96,19 @@ def _gradient_sums(
         at = r[:, None] * C + c[None, :]
         ok = (r < R)[:, None] & (c < C)[None, :]
         values = tl.load(x + at, ok, 0.0).to(tl.float32)
-        gradient = _passed(dy, y, values, gain, shift, at, ok, ADD)
+        gradient = tl.load(dy + at, ok, 0.0).to(tl.float32)
+        if ADD:
+            gradient = tl.where(tl.load(y + at, ok, 0.0).to(tl.float32) > 0, gradient, 0.0)
+            tl.store(dadd + at, gradient, ok)
+        else:
+            gradient = tl.where(values * gain[None, :] + shift[None, :] > 0, gradient, 0.0)
         first += tl.sum(gradient, axis=0)
         second += tl.sum(gradient * (values - middle[None, :]) * scaling[None, :], axis=0)
     tl.store(partial + tl.program_id(1) * C + c, first, c < C)
     tl.store(partial + (S + tl.program_id(1)) * C + c, second, c < C)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["S"])
 def _settle_gradients(partial, dweight, dbias, C, S, BS: tl.constexpr, BC: tl.constexpr):
     c = tl.program_id(0) * BC + tl.arange(0, BC)
     first, second = _added(partial, c, C, S, BS)
@@ -118,7 +118,7 @@ def _settle_gradients(partial, dweight, dbias, C, S, BS: tl.constexpr, BC: tl.co
 
 @triton.jit
 def _input_gradient(
-    dy, y, x, mean, scale, weight, bias, dweight, dbias, dx, dadd, R, C,
+    dy, x, mean, scale, weight, bias, dweight, dbias, dx, R, C,
     ADD: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     r = tl.program_id(0) * BR + tl.arange(0, BR)
@@ -130,9 +130,9 @@ def _input_gradient(
     gain = scaling * tl.load(weight + c, c < C, 0.0)
     shift = tl.load(bias + c, c < C, 0.0) - middle * gain
     values = tl.load(x + at, ok, 0.0).to(tl.float32)
-    gradient = _passed(dy, y, values, gain, shift, at, ok, ADD)
-    if ADD:
-        tl.store(dadd + at, gradient, ok)
+    gradient = tl.load(dy + at, ok, 0.0).to(tl.float32)
+    if not ADD:
+        gradient = tl.where(values * gain[None, :] + shift[None, :] > 0, gradient, 0.0)
     normal = (values - middle[None, :]) * scaling[None, :]
     lost = tl.load(dbias + c, c < C, 0.0)[None, :] + normal * tl.load(dweight + c, c < C, 0.0)[None, :]
     tl.store(dx + at, gain[None, :] * (gradient - lost / R), ok)
@@ -188,14 +188,15 @@ class NormRelu(torch.autograd.Function):
         dweight, dbias = torch.empty(2, channels, dtype=torch.float32, device=x.device)
         dx = torch.empty_like(x)
         dadd = torch.empty_like(x) if ctx.added else None
-        seen = (dy, y, x, mean, scale, weight, bias)
-        _gradient_sums[(wide, parts)](*seen, partial, rows, channels, parts, ADD=ctx.added, **tile, num_stages=2)
+        seen = (x, mean, scale, weight, bias)
+        passed = dy if dadd is None else dadd
+        _gradient_sums[(wide, parts)](
+            dy, y, *seen, partial, passed, rows, channels, parts, ADD=ctx.added, **tile, num_stages=2
+        )
         _settle_gradients[(ceil_div(channels, 16),)](
             partial, dweight, dbias, channels, parts, BS=power_of_two(parts), BC=16
         )
-        _input_gradient[(tall, wide)](
-            *seen, dweight, dbias, dx, dx if dadd is None else dadd, rows, channels, ADD=ctx.added, **tile
-        )
+        _input_gradient[(tall, wide)](passed, *seen, dweight, dbias, dx, rows, channels, ADD=ctx.added, **tile)
         return dx, dweight, dbias, dadd, None, None, None, None
 
 

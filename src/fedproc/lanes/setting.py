@@ -46,6 +46,7 @@ class Setting:
     weight_decay: float
     model_seed: int
     device: torch.device
+    _shares_seen: dict[int, Tensor] = field(default_factory=dict, repr=False)
 
     @property
     def pool(self) -> tuple[object, ...]:
@@ -64,10 +65,14 @@ class Setting:
         return task.epochs * max(1, len(self.shares[task.client]) // self.batch_size)
 
     def log_shares(self, client: int) -> Tensor:
-        """log(max(n_ik, 0.5)/n_i) (K,) of a client's own training samples."""
-        labels = self.train.labels.index_select(0, self.shares[client])
-        counts = torch.bincount(labels, minlength=self.spec.classes).to(torch.float64)
-        return (counts.clamp(min=0.5) / len(labels)).log().to(self.spec.dtype)
+        """log(max(n_ik, 0.5)/n_i) (K,) of a client's own training samples; counted once, since that makes the host wait
+        for the device.
+        """
+        if client not in self._shares_seen:
+            labels = self.train.labels.index_select(0, self.shares[client])
+            counts = torch.bincount(labels, minlength=self.spec.classes).to(torch.float64)
+            self._shares_seen[client] = (counts.clamp(min=0.5) / len(labels)).log().to(self.spec.dtype)
+        return self._shares_seen[client]
 
     def synchronise(self) -> None:
         """Wait for the device, so that a clock can be read."""

@@ -30,7 +30,7 @@ from fedproc.networks.cost import cost
 from fedproc.payload import Payload
 from fedproc.prototypes import class_means, class_sums
 
-LATENCY = 20 * 64 * 1.3e6  # operations whose time a step costs before its lanes do any: measured, simple CNN, H200
+LATENCY = 14 * 64 * 1.3e6  # operations whose time a step costs before its lanes do any: measured, simple CNN, H200
 ROW = 512  # samples of one client that a pass without gradient takes as a lane
 ROWS, ROW_VALUES = 64, 1 << 28  # such lanes a pass, and the most parameters they may hold together
 

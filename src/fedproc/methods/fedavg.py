@@ -68,6 +68,10 @@ class Batch:
 
     def mean(self, values: Tensor, counted: Tensor | None = None) -> Tensor:
         """The mean (...,) of values (..., B) over real samples, and of those over the counted; 0 of none."""
+        if kernels.usable(values):
+            from fedproc.kernels import losses
+
+            return losses.mean(values, self.mask, counted)
         if self.mask is None and counted is None:
             return values.mean(dim=-1)
         keep = torch.ones_like(values, dtype=torch.bool) if counted is None else counted
