@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -239,11 +240,11 @@ class StackedExecutor:
 
 def check_stackable(setting: Setting) -> None:
     """Refuse a network that vmap cannot carry (dropout and the like), saying what to do."""
-    weights = setting.layout.read(setting.network)
-    pair = Weights(*(torch.stack([t, t]).to(setting.device) for t in weights.tensors().values()))
-    images = torch.zeros(2, 2, *setting.train.images.shape[1:], dtype=setting.spec.dtype, device=setting.device)
+    here = replace(setting, device=torch.device("cpu"))  # what can be stacked does not depend on the device
+    pair = Weights(*(torch.stack([t, t]) for t in setting.layout.read(setting.network).tensors().values()))
+    images = torch.zeros(2, 2, *setting.train.images.shape[1:], dtype=setting.spec.dtype)
     try:
-        net = StackedNet(setting, pair)
+        net = StackedNet(here, pair)
         net.train(True)
         _, logits = net.forward(images, None)
         net.gradient(logits.square().sum(dim=(1, 2)))
