@@ -13,7 +13,7 @@ import torch
 from fedproc import kernels
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
-from fedproc.lanes import Answer, Executor, Job, Task, choose, set_precision
+from fedproc.lanes import Answer, Executor, Job, Kind, Task, choose, set_precision
 from fedproc.lanes.stacked import StackedExecutor
 from fedproc.lanes.streamed import StreamedExecutor
 from fedproc.payload import Refused, check
@@ -157,19 +157,27 @@ def _layout(environment: Record | None) -> tuple[str, str, int, int] | None:
 
 
 def drive(sessions: Sequence[Session], executor: Executor, watcher: Watcher) -> None:
-    """Round by round together: collect everyone's tasks, do them, hand the checked answers back."""
+    """Round by round together: collect everyone's tasks, do them, hand the checked answers back.
+
+    Training waits until everyone is ready to train, so that all of it shares the lanes.
+    """
     try:
         waiting: list[tuple[Session, list[Task]]] = []
         for session in sessions:
             waiting += _next(session, (), watcher)
         while waiting:
-            jobs = [session.job(task) for session, tasks in waiting for task in tasks]
-            answers = iter(_checked(jobs, [s for s, tasks in waiting for _ in tasks], executor))
+            others = [(session, tasks) for session, tasks in waiting if tasks[0].kind is not Kind.TRAIN]
+            now = others or waiting
+            jobs = [session.job(task) for session, tasks in now for task in tasks]
+            answers = iter(_checked(jobs, [s for s, tasks in now for _ in tasks], executor))
             if executor.notes:
                 _pass_on(executor, sessions)
             following: list[tuple[Session, list[Task]]] = []
             for session, tasks in waiting:
-                following += _next(session, [next(answers) for _ in tasks], watcher)
+                if others and tasks[0].kind is Kind.TRAIN:
+                    following.append((session, tasks))
+                else:
+                    following += _next(session, [next(answers) for _ in tasks], watcher)
             waiting = following
     except KeyboardInterrupt:
         for session in sessions:

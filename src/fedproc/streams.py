@@ -13,6 +13,8 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
+from fedproc import kernels
+
 GOLDEN = 0x9E3779B97F4A7C15
 FIRST = 0xBF58476D1CE4E5B9
 SECOND = 0x94D049BB133111EB
@@ -84,6 +86,26 @@ def fold_tensor(keys: int | Tensor, values: Tensor) -> Tensor:
 def integers(bits: Tensor, below: int) -> Tensor:
     """Integers in [0, below) from 64 random bits, below < 2**31."""
     return (_shifted(bits, 32) * below) >> 32
+
+
+def draws(at: int, epochs: Tensor, positions: Tensor, below: int) -> Tensor:
+    """Integers in [0, below) as int16 (S, B), at a key, epochs (S,) and positions (S, B)."""
+    if positions.is_cuda and kernels.missing() is None:
+        from fedproc.kernels import hash as kernel
+
+        return kernel.draws(signed(at), epochs, positions, below)
+    return integers(fold_tensor(fold_tensor(at, epochs).unsqueeze(-1), positions), below).to(torch.int16)
+
+
+def orders(at: int, epochs: Tensor, count: int) -> Tensor:
+    """Permutations of range(count) (S, count), one for each epoch (S,) at a key."""
+    if epochs.is_cuda and kernels.missing() is None:
+        from fedproc.kernels import hash as kernel
+
+        keys = kernel.bits(signed(at), epochs, count)
+    else:
+        keys = fold_tensor(fold_tensor(at, epochs).unsqueeze(-1), torch.arange(count, device=epochs.device))
+    return keys.argsort(dim=-1, stable=True)
 
 
 def uniform(bits: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
-from fedproc import kernels, prototypes
+from fedproc import kernels, prototypes, streams
 from fedproc.data.augment import AUGMENTATIONS, PAD, Normalisation
 from fedproc.lanes.local import sgd_ as plain_sgd_
 
@@ -248,3 +248,16 @@ def test_norm_relu(shape: tuple[int, ...], added: bool) -> None:
     same_gradients(kernel, plain, [*tensors, normals(*shape, seed=3)] if added else tensors, 2e-5)
     for one, other in zip(*after, strict=True):
         close(one, other)
+
+
+def test_hash_gives_the_streams_bits() -> None:
+    from fedproc.kernels import hash as kernel
+
+    epochs, positions = torch.arange(3, device=DEVICE), torch.tensor([[5, 0], [7, 1], [2, 9000]], device=DEVICE)
+    for at in (0, 1, 2**63 + 12345, 2**64 - 1):
+        folded = streams.fold_tensor(at, epochs).unsqueeze(-1)
+        drawn = kernel.draws(streams.signed(at), epochs, positions, 3001)
+        expected = streams.integers(streams.fold_tensor(folded, positions), 3001)
+        assert drawn.dtype == torch.int16 and torch.equal(drawn.long(), expected)
+        bits = kernel.bits(streams.signed(at), epochs, 11)
+        assert torch.equal(bits, streams.fold_tensor(folded, torch.arange(11, device=DEVICE)))

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from conftest import ToyLibrary, Train, toy_experiment, toy_images, toy_session
 from torch import Tensor
 
 from fedproc import InputError
-from fedproc.lanes import choose, set_precision
+from fedproc.lanes import Job, Kind, Outcome, choose, set_precision
 from fedproc.lanes.rig import Rig
+from fedproc.lanes.stacked import StackedExecutor
 from fedproc.methods import METHODS
 from fedproc.session import Session
 from fedproc.simulate import Nobody, drive
@@ -119,6 +122,20 @@ def test_methods_share_the_lanes_of_one_network(network: str, lanes: int) -> Non
         assert one.records[-1]["test_accuracy"] == other.records[-1]["test_accuracy"]
         for name in ("train_loss", "client_drift"):
             assert one.records[-1][name] == pytest.approx(other.records[-1][name], rel=1e-6)
+
+
+def test_all_train_together_however_much_they_ask_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedProc asks for prototypes first, FedAvg for diagnostic ones after each round; rounds stay in step."""
+    trained: list[set[str]] = []
+    execute = StackedExecutor.execute
+
+    def spy(self: StackedExecutor, jobs: Sequence[Job]) -> list[Outcome]:
+        trained.append({job.setting.method.name for job in jobs if job.task.kind is Kind.TRAIN})
+        return execute(self, jobs)
+
+    monkeypatch.setattr(StackedExecutor, "execute", spy)
+    side_by_side("stacked", 10, ["fedavg", "fedproc", "fedprox"], rounds=3)
+    assert [names for names in trained if names] == [{"fedavg", "fedproc", "fedprox"}] * 3
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedproc", "moon", "scaffold", "two-stage"])

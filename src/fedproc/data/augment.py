@@ -34,11 +34,10 @@ class Augmentation:
     rotate: bool = False
 
     def draw(self, keys: dict[Purpose, int], epochs: Tensor, positions: Tensor) -> Draws:
-        """The moves of each sample, from (epoch, position in the client's list) under the client's keys."""
+        """The moves (S, B) of each sample, from its epoch (S,) and position (S, B) in the client's list."""
 
         def integers(purpose: Purpose, below: int) -> Tensor:
-            bits = streams.fold_tensor(streams.fold_tensor(keys[purpose], epochs), positions)
-            return streams.integers(bits, below).to(torch.int16)
+            return streams.draws(keys[purpose], epochs, positions, below)
 
         draws: Draws = {}
         if self.pad is not None:
@@ -52,8 +51,8 @@ class Augmentation:
 
     def draw_nothing(self, device: torch.device) -> Draws:
         """The names of the draws, with no sample in them."""
-        none = torch.zeros(0, dtype=torch.int64, device=device)
-        return self.draw(dict.fromkeys(Purpose, 0), none, none)
+        none = torch.zeros(0, dtype=torch.int64, device="cpu")
+        return {name: drawn.to(device) for name, drawn in self.draw(dict.fromkeys(Purpose, 0), none, none).items()}
 
     def turns(self, device: torch.device) -> tuple[Tensor, Tensor] | None:
         """Cosines and sines of the angles there are, in fixed point."""

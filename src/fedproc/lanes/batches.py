@@ -37,10 +37,9 @@ def training_plan(job: Job, epochs: range) -> Plan:
     size = min(setting.batch_size, len(share))
     steps = max(1, len(share) // setting.batch_size)
     numbers = torch.arange(epochs.start, epochs.stop, device=share.device)
-    keys = streams.fold_tensor(at[Purpose.ORDER], numbers).unsqueeze(-1)
-    orders = streams.fold_tensor(keys, torch.arange(len(share), device=share.device)).argsort(dim=-1, stable=True)
+    orders = streams.orders(at[Purpose.ORDER], numbers, len(share))
     positions = orders[:, : steps * size].reshape(-1, size)
-    draws = setting.augmentation.draw(at, numbers.repeat_interleave(steps).unsqueeze(-1), positions)
+    draws = setting.augmentation.draw(at, numbers.repeat_interleave(steps), positions)
     return Plan(share[positions], None, draws)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedproc.lanes.batches import Plan, Step, ready_images
+from fedproc.lanes.batches import Plan, Step, ready_images, training_plan
 from fedproc.lanes.local import Section, Stepper, numbers
 from fedproc.lanes.serial import SerialNet
 from fedproc.lanes.setting import Job
@@ -108,25 +108,25 @@ class Rig:
                 self._step()
         return graph
 
-    def feed(self, queues: Sequence[Sequence[Plan]]) -> None:
-        """Lay the batches of each lane's clients one after the other, and go back to the first step."""
+    def rewind(self) -> None:
+        """Go back to the first step, with nobody in any."""
         self._mask.zero_()
         self._cursor.zero_()
-        for lane, queue in enumerate(queues):
-            at = 0
-            for plan in queue:
-                steps, size = plan.index.shape
-                place: Any = slice(at, at + steps) if self._plain else (slice(at, at + steps), lane, slice(size))
-                self._index[place] = plan.index
-                for name, values in plan.draws.items():
-                    self._draws[name][place] = values
-                if not self._plain:
-                    self._mask[place] = True
-                at += steps
+
+    def _feed(self, lane: int, at: int, plan: Plan) -> None:
+        """Lay a client's batches into its lane, from step `at` on."""
+        steps, size = plan.index.shape
+        place: Any = slice(at, at + steps) if self._plain else (slice(at, at + steps), lane, slice(size))
+        self._index[place] = plan.index
+        for name, values in plan.draws.items():
+            self._draws[name][place] = values
+        if not self._plain:
+            self._mask[place] = True
 
     @torch.no_grad()
-    def enter(self, lane: int, job: Job) -> None:
-        """Put a client into a lane."""
+    def enter(self, lane: int, job: Job, at: int) -> None:
+        """Put a client into a lane, to begin with step `at`."""
+        self._feed(lane, at, training_plan(job, range(job.task.epochs)))
         number, among = self._owner[lane]
         here, place = (..., ...) if self._plain else (lane, among)
         local, method = self._sections[number].local, job.setting.method

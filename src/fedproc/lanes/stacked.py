@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedproc.errors import InputError, RunError
 from fedproc.evaluate import evaluate_all
-from fedproc.lanes.batches import joined, prototype_plan, ready_images, training_plan
+from fedproc.lanes.batches import joined, prototype_plan, ready_images
 from fedproc.lanes.local import Outcome, outcome
 from fedproc.lanes.memory import halving
 from fedproc.lanes.rig import Rig
@@ -144,10 +144,10 @@ class StackedExecutor:
         for places, lanes in zip(members, rig.lanes, strict=True):
             found = schedule([steps[place] for place in places], lanes)
             queues += [[places[i] for i in queue] for queue in found] + [[]] * (lanes - len(found))
-        rig.feed([[training_plan(jobs[p], range(jobs[p].task.epochs)) for p in queue] for queue in queues])
+        rig.rewind()
         for lane, queue in enumerate(queues):
             if queue:
-                rig.enter(lane, jobs[queue[0]])
+                rig.enter(lane, jobs[queue[0]], 0)
         done: dict[int, tuple[Local, Tensor]] = {}
         at = 0
         for step, moves in changes(queues, steps):
@@ -156,7 +156,7 @@ class StackedExecutor:
             for lane, finished, following in moves:
                 done[finished] = rig.leave(lane, jobs[finished])
                 if following is not None:
-                    rig.enter(lane, jobs[following])
+                    rig.enter(lane, jobs[following], at)
         self.steps_worked += sum(steps[place] for places in members for place in places)
         self.steps_run += at * len(queues)
         return done

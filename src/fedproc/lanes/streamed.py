@@ -14,7 +14,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fedproc.lanes.batches import training_plan
 from fedproc.lanes.local import Outcome, outcome
 from fedproc.lanes.memory import halving
 from fedproc.lanes.rig import Rig
@@ -83,8 +82,8 @@ class StreamedExecutor:
         done: dict[int, tuple[Local, Tensor]] = {}
         for lane, queue in enumerate(queues):
             with self._stream(lane, setting.device):
-                rigs[lane].feed([[training_plan(jobs[p], range(jobs[p].task.epochs)) for p in queue]])
-                rigs[lane].enter(0, jobs[queue[0]])
+                rigs[lane].rewind()
+                rigs[lane].enter(0, jobs[queue[0]], 0)
         ends = [sum(steps[job] for job in queue) for queue in queues]
         at = 0
         for step, moves in changes(queues, steps):
@@ -98,7 +97,7 @@ class StreamedExecutor:
                 with self._stream(lane, setting.device):
                     done[finished] = rigs[lane].leave(0, jobs[finished])
                     if following is not None:
-                        rigs[lane].enter(0, jobs[following])
+                        rigs[lane].enter(0, jobs[following], at)
         setting.synchronise()
         self.steps_worked += sum(steps)
         self.steps_run += at * len(queues)
