@@ -10,6 +10,7 @@ import torch
 
 from fedproc import kernels
 from fedproc.errors import InputError
+from fedproc.kernels import cpu
 from fedproc.lanes.local import Outcome
 from fedproc.lanes.serial import SerialExecutor
 from fedproc.lanes.setting import Bank, Job, Setting
@@ -100,7 +101,11 @@ def choose(kind: str, lanes: int | str, threads: int | None, settings: Sequence[
         raise InputError(f"--lanes {lanes}: a network of your own runs one client at a time, expected auto or 1")
     most = 1 if foreign or on_gpu else min(cores(), cohort)
     count = most if lanes == "auto" else int(lanes)
-    return SerialExecutor(count, max(1, threads // count))
+    serial = SerialExecutor(count, max(1, threads // count))
+    if any(s.spec.name == "simple-cnn" and s.spec.dtype == torch.float32 for s in settings) and not on_gpu:
+        if (reason := cpu.missing()) is not None:
+            serial.notes.append(f"without own kernels, on torch's convolutions: {reason}")
+    return serial
 
 
 def _suitable(settings: Sequence[Setting], on_gpu: bool, foreign: bool) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedproc import kernels, streams
 from fedproc.data.augment import PAD, Draws
+from fedproc.kernels import cpu
 from fedproc.lanes.setting import Job, Setting
 from fedproc.streams import Purpose
 
@@ -98,6 +99,10 @@ class Feed:
         return Step(images, labels, None if plan.mask is None else plan.mask[step], None)
 
 
+def _levels(setting: Setting) -> tuple[Tensor, Tensor]:
+    return setting.normalisation.levels(setting.spec.dtype, setting.train.images.device)
+
+
 def ready_images(setting: Setting, cursor: Tensor, indices: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
     """Images (..., B, C, H, W) as the network sees them, and labels (..., B), of the step that the cursor (1,) is at,
     by indices (S, ..., B) into the bank and draws (S, ..., B).
@@ -106,9 +111,13 @@ def ready_images(setting: Setting, cursor: Tensor, indices: Tensor, draws: Draws
     if kernels.usable(torch.empty(0, dtype=dtype, device=bank.images.device)):
         from fedproc.kernels.batch import batch
 
-        moves, levels = setting.augmentation, setting.normalisation.levels(dtype, bank.images.device)
+        moves, turns = setting.augmentation, setting.augmentation.turns(bank.images.device)
+        return batch(bank.images, bank.labels, cursor, indices, draws, turns, _levels(setting), moves.pad, PAD, dtype)
+    if dtype == torch.float32 and len(indices) == 1 and indices.dim() == 2 and cpu.usable(_levels(setting)[0]):
+        moves, moved = setting.augmentation, {name: values[0] for name, values in draws.items()}
         turns = moves.turns(bank.images.device)
-        return batch(bank.images, bank.labels, cursor, indices, draws, turns, levels, moves.pad, PAD, dtype)
+        images = cpu.take_batch(bank.images, indices[0], moved, turns, _levels(setting), moves.pad, PAD)
+        return images, bank.labels.index_select(0, indices[0])
     index = indices.index_select(0, cursor).squeeze(0)
     moved = {name: values.index_select(0, cursor).flatten() for name, values in draws.items()}
     flat = index.flatten()

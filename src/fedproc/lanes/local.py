@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedproc import kernels
+from fedproc.kernels import cpu
 from fedproc.lanes.batches import Feed, Step
 from fedproc.lanes.setting import Job
 from fedproc.lanes.task import Answer
@@ -157,6 +158,9 @@ def sgd_(
             params, gradient, velocity, lr = (tensor.unsqueeze(0) for tensor in (params, gradient, velocity, lr))
             active = torch.ones(1, dtype=torch.bool, device=params.device)
         kernel(params, gradient, velocity, lr, momentum, weight_decay, active)
+        return
+    if active is None and lr.dim() == 0 and cpu.usable(params) and params.is_contiguous():
+        cpu.sgd_(params, gradient.contiguous(), velocity, float(lr), momentum, weight_decay)
         return
     gradient = gradient.add(params, alpha=weight_decay)
     if active is None:

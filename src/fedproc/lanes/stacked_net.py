@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from fedproc import kernels
+from fedproc.kernels import cpu
 from fedproc.lanes.setting import Setting
 from fedproc.networks import Weights
 
@@ -35,7 +36,7 @@ class StackedNet:
     def outputs(self, weights: Weights, images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """z (L, B, Q) and logits (L, B, K) under these weights; statistics that batch-norm notes go into them."""
         named = self._layout.named(weights)
-        with torch.autocast("cuda", torch.bfloat16, enabled=self._short, cache_enabled=False):
+        with cpu.torch_only(), torch.autocast("cuda", torch.bfloat16, enabled=self._short, cache_enabled=False):
             if mask is None:
                 z, logits = self._call_without_mask(named, images)
             else:

@@ -23,7 +23,7 @@ def cost(network: Network, channels: int, side: int) -> Cost:
     """Counted over a pass of two black images on the CPU."""
     from torch.utils.flop_counter import FlopCounterMode  # takes a second to import
 
-    module = copy.deepcopy(network).cpu().eval()
+    module = copy.deepcopy(network).cpu().double().eval()  # in float64 all layers are torch's, which are counted
     values = 0
 
     def note(layer: nn.Module, given: object, output: object) -> None:
@@ -33,8 +33,7 @@ def cost(network: Network, channels: int, side: int) -> Cost:
     for layer in module.modules():
         if not list(layer.children()):
             layer.register_forward_hook(note)
-    dtype = next(module.parameters()).dtype
     counter = FlopCounterMode(display=False)
     with torch.no_grad(), counter:
-        module(torch.zeros(2, channels, side, side, dtype=dtype))
+        module(torch.zeros(2, channels, side, side, dtype=torch.float64))
     return Cost(counter.get_total_flops() / 2, values / 2)

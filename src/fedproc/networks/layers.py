@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedproc import kernels
+from fedproc.kernels import cpu
 
 MOST_CHANNELS = 64  # of the convolution kernel, whose tiles hold all of them
 MOST_FEATURES = 1024  # of the linear kernel; larger products are torch's
@@ -20,6 +21,9 @@ class ConvReluPool(nn.Conv2d):
 
             assert self.bias is not None
             return conv_relu_pool(input[None], self.weight[None], self.bias[None]).squeeze(0)
+        assert self.bias is not None
+        if cpu.usable(input) and self.kernel_size[0] <= cpu.MOST_SIDE:
+            return cpu.conv_relu_pool(input, self.weight, self.bias)
         return F.max_pool2d(F.relu(super().forward(input)), 2)
 
 

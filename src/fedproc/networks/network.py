@@ -21,14 +21,14 @@ class Network(nn.Module):
         self.head = nn.Sequential(Linear(features, features, relu=True, hidden=True), Linear(features, EMBEDDING))
         self.classifier = Linear(EMBEDDING, classes)
         self.normalize_z = normalize_z
+        self._norms = [layer for layer in self.modules() if isinstance(layer, MaskedBatchNorm)]
 
     def forward(self, images: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """`mask` (B,) keeps padded samples out of batch-norm's statistics."""
-        norms = [layer for layer in self.modules() if isinstance(layer, MaskedBatchNorm)]
-        for norm in norms:
+        for norm in self._norms:
             norm.mask = mask
         z = self.head(self.encoder(images))
-        for norm in norms:
+        for norm in self._norms:
             norm.mask = None
         if self.normalize_z:
             z = unit(z)

@@ -1,0 +1,171 @@
+"""What a client does in each step on a CPU core, in C: its batch, small convolutions with relu and pooling, the update.
+
+The C file is compiled for this machine when first used (a second), and kept in the cache folder. Without a compiler
+torch does the work. The call holds no lock of Python's, so clients on other threads go on meanwhile.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedproc.data.download import cache_folder
+
+SOURCE = Path(__file__).with_name("cpu.c")
+FLAGS = ("-O3", "-march=native", "-std=gnu11", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
+SHARED = ("-fPIC", "-shared")
+MOST_SIDE = 8  # of a convolution
+
+
+_thread = threading.local()
+
+
+@lru_cache(maxsize=1)
+def _library() -> tuple[ctypes.CDLL | None, str | None]:
+    """The compiled file, or why there is none."""
+    if os.environ.get("FEDPROC_KERNELS", "1") == "0":
+        return None, "FEDPROC_KERNELS is 0"
+    compiler = next((found for name in ("cc", "gcc", "clang") if (found := shutil.which(name))), None)
+    if compiler is None:
+        return None, "there is no C compiler (cc, gcc or clang)"
+    try:
+        return ctypes.CDLL(str(_compiled(compiler))), None
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        return None, f"{Path(compiler).name} cannot compile here ({said.strip().splitlines()[0] if said else error})"
+
+
+def _compiled(compiler: str) -> Path:
+    """The library, made where it is not there yet; its name says what it was made from and for."""
+    processor = _processor()
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True, timeout=20).stdout
+    made_from = "\n".join([SOURCE.read_text(), version, processor, *FLAGS])
+    name = f"cpu-{hashlib.sha256(made_from.encode()).hexdigest()[:16]}.so"
+    path = cache_folder() / "kernels" / name
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            made = Path(folder) / name
+            words = [compiler, *FLAGS, *SHARED, str(SOURCE), "-o", str(made)]
+            subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
+            made.replace(path)
+    return path
+
+
+def _processor() -> str:
+    """What -march=native depends on."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+
+
+def missing() -> str | None:
+    """Why torch does the work, or None."""
+    return _library()[1]
+
+
+@contextmanager
+def torch_only() -> Iterator[None]:
+    """In this thread torch does the work: for tensors that are not plain memory (under vmap)."""
+    before = getattr(_thread, "torch_only", False)
+    _thread.torch_only = True
+    try:
+        yield
+    finally:
+        _thread.torch_only = before
+
+
+def usable(tensor: Tensor) -> bool:
+    """Whether the kernels take this: float32 on the CPU, in plain memory, outside of torch's compilers."""
+    if tensor.device.type != "cpu" or tensor.dtype != torch.float32 or getattr(_thread, "torch_only", False):
+        return False
+    return missing() is None and not torch.compiler.is_compiling()
+
+
+def _call(name: str, *arguments: Tensor | int | float | None) -> None:
+    """Call a function of the library: tensors as pointers, None as null."""
+    library = _library()[0]
+    assert library is not None
+    ready: list[object] = []
+    for argument in arguments:
+        if argument is None or isinstance(argument, Tensor):
+            ready.append(ctypes.c_void_p(None if argument is None else argument.data_ptr()))
+        else:
+            ready.append(ctypes.c_float(argument) if isinstance(argument, float) else argument)
+    if library[name](*ready):
+        raise MemoryError(f"no memory for {name}")
+
+
+def _sizes(x: Tensor, w: Tensor) -> tuple[int, ...]:
+    return (*x.shape, w.shape[0], w.shape[-1])
+
+
+class ConvReluPool(torch.autograd.Function):
+    """`conv_relu_pool` with its gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
+        x, w, bias = x.contiguous(), w.contiguous(), bias.contiguous()
+        batch, _, height, width, out, side = _sizes(x, w)
+        shape = (batch, out, (height - side + 1) // 2, (width - side + 1) // 2)
+        y, won = torch.empty(shape), torch.empty(shape, dtype=torch.int8)
+        _call("conv_relu_pool", x, w, bias, y, won, *_sizes(x, w))
+        ctx.save_for_backward(x, w, won)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        x, w, won = ctx.saved_tensors
+        dw, db = torch.empty_like(w), torch.empty(w.shape[0])
+        dx = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        _call("conv_relu_pool_backward", x, w, g.contiguous(), won, dw, db, dx, *_sizes(x, w))
+        return dx, dw, db
+
+
+def conv_relu_pool(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
+    """y (B, N, H', W') of x (B, C, H, W), w (N, C, side, side), bias (N,)."""
+    y: Tensor = ConvReluPool.apply(x, w, bias)
+    return y
+
+
+def take_batch(
+    images: Tensor,
+    index: Tensor,
+    draws: Mapping[str, Tensor],
+    turns: tuple[Tensor, Tensor] | None,
+    levels: tuple[Tensor, Tensor],
+    pad: str | None,
+    width: int,
+) -> Tensor:
+    """Images (B, C, H, W) of float32, by index (B,) into the bank of bytes, moved as drawn (B,) and normalised."""
+    out = torch.empty(len(index), *images.shape[1:])
+    moves = [None if name not in draws else draws[name].contiguous() for name in ("row", "column", "flip", "angle")]
+    tables = turns if turns is not None else (None, None)
+    reflect = int(pad == "reflect")
+    _call("take_batch", images, index.contiguous(), *moves, *tables, *levels, out, *out.shape, width, reflect)
+    return out
+
+
+def sgd_(params: Tensor, gradient: Tensor, velocity: Tensor, lr: float, momentum: float, decay: float) -> None:
+    """One step of SGD on flat parameters, in place."""
+    count = ctypes.c_long(params.numel())
+    library = _library()[0]
+    assert library is not None
+    pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (params, gradient, velocity)]
+    library.sgd(*pointers, count, ctypes.c_float(lr), ctypes.c_float(momentum), ctypes.c_float(decay))

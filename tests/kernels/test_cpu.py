@@ -1,0 +1,117 @@
+"""The C kernels do what torch's layers do, and torch does the work where there is no compiler."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedproc.data.augment import AUGMENTATIONS, PAD, Normalisation
+from fedproc.kernels import cpu
+
+without = cpu.missing()
+pytestmark = pytest.mark.skipif(without is not None, reason=f"no C kernels here: {without}")
+
+
+def normals(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize(
+    ("channels", "side", "out", "kernel"),
+    [(3, 32, 6, 5), (6, 14, 16, 5), (1, 28, 6, 5), (2, 11, 20, 5), (3, 13, 33, 3), (4, 9, 1, 8), (5, 6, 3, 1)],
+)
+def test_conv_relu_pool(channels: int, side: int, out: int, kernel: int) -> None:
+    x, bias = normals(3, channels, side, side).requires_grad_(), normals(out).requires_grad_()
+    w = (0.2 * normals(out, channels, kernel, kernel, seed=1)).requires_grad_()
+    found, expected = cpu.conv_relu_pool(x, w, bias), F.max_pool2d(F.relu(F.conv2d(x, w, bias)), 2)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    direction = normals(*expected.shape, seed=2)
+    both = [torch.autograd.grad((y * direction).sum(), (x, w, bias)) for y in (found, expected)]
+    for one, other in zip(*both, strict=True):
+        assert float(other.norm()) > 0
+        assert float((one - other).norm()) <= 1e-5 * float(other.norm())
+
+
+def test_nan_is_not_hidden_by_pooling() -> None:
+    x = normals(1, 1, 8, 8)
+    x[..., 3, 3] = torch.nan
+    y = cpu.conv_relu_pool(x, torch.ones(2, 1, 3, 3), torch.zeros(2))
+    assert torch.equal(y.isnan(), F.max_pool2d(F.conv2d(x, torch.ones(2, 1, 3, 3)), 2).isnan())
+
+
+@pytest.mark.parametrize("augment", AUGMENTATIONS)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_batch_takes_the_very_pixels(augment: str, channels: int) -> None:
+    rng = torch.Generator().manual_seed(1)
+    bank = torch.randint(0, 256, (9, channels, 20, 18), dtype=torch.uint8, generator=rng)
+    index = torch.randint(0, 9, (50,), generator=rng)
+    moves, levels = AUGMENTATIONS[augment], Normalisation((0.4, 0.5, 0.6)[:channels], (0.2, 0.3, 0.25)[:channels])
+    here = torch.device("cpu")
+    most = {"row": 9, "column": 9, "flip": 2, "angle": 3001}
+    draws = {
+        name: torch.randint(0, most[name], (50,), generator=rng).to(torch.int16) for name in moves.draw_nothing(here)
+    }
+    numbers = levels.levels(torch.float32, here)
+    found = cpu.take_batch(bank, index, draws, moves.turns(here), numbers, moves.pad, PAD)
+    assert torch.equal(found, levels.apply(moves.apply(bank[index], draws), torch.float32))
+
+
+def test_update_is_torchs_to_the_bit() -> None:
+    params, velocity = normals(1003), torch.zeros(1003)
+    theirs = torch.nn.Parameter(params.clone())
+    optimizer = torch.optim.SGD([theirs], lr=0.05, momentum=0.9, weight_decay=1e-3)
+    for step in range(5):
+        gradient = normals(1003, seed=step)
+        theirs.grad = gradient.clone()
+        optimizer.step()
+        cpu.sgd_(params, gradient, velocity, 0.05, 0.9, 1e-3)
+    assert torch.equal(params, theirs.data)
+
+
+def test_float64_and_vmap_are_torchs() -> None:
+    assert cpu.usable(torch.zeros(1)) and not cpu.usable(torch.zeros(1, dtype=torch.float64))
+    with cpu.torch_only():
+        assert not cpu.usable(torch.zeros(1))
+    assert cpu.usable(torch.zeros(1))
+
+
+@pytest.fixture
+def afresh() -> Iterator[None]:
+    cpu._library.cache_clear()
+    yield
+    cpu._library.cache_clear()
+
+
+@pytest.mark.usefixtures("afresh")
+def test_without_a_compiler_torch_does_the_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "no C compiler" in (cpu.missing() or "") and not cpu.usable(torch.zeros(1))
+
+
+@pytest.mark.usefixtures("afresh")
+def test_a_compiler_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    compiler = tmp_path / "bin" / "cc"
+    compiler.parent.mkdir()
+    compiler.write_text("#!/bin/sh\necho broken >&2\nexit 3\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{compiler.parent}{os.pathsep}{os.environ['PATH']}")
+    assert cpu.missing() == "cc cannot compile here (broken)"
+
+
+def test_a_fresh_cache_is_filled_once(tmp_path: Path) -> None:
+    """By two processes at the same time, as two runs that start together."""
+    code = "from fedproc.kernels import cpu; assert cpu.missing() is None, cpu.missing()"
+    made = [
+        subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "FEDPROC_CACHE": str(tmp_path)})
+        for _ in range(2)
+    ]
+    assert [process.wait() for process in made] == [0, 0]
+    assert len(list((tmp_path / "kernels").iterdir())) == 1
