@@ -6,8 +6,9 @@
 Two jobs on CIFAR-10 with the paper's simple CNN. Everyone gets the same images, users, cohorts and initial weights,
 in a process and (fedproc apart) an environment of its own, made once from benchmarks/rivals/*.txt; the runs follow
 one another and are repeated in turn. A round's seconds are the median over rounds and repeats, without the first
-round, which warms up, and the last, after which fedproc evaluates. Start-up is what a process takes from its launch
-to the end of its first round, less such a round (FedProc's first prototypes are in it).
+round, which warms up, and the last, after which fedproc evaluates; beside it stands the fastest round, which other
+work on the machine disturbs least. Ratios are to fedproc's. Start-up is what a process takes from its launch to the
+end of its first round, less a usual round (FedProc's first prototypes are in it).
 """
 
 from __future__ import annotations
@@ -184,9 +185,9 @@ def _last(text: str) -> str:
 
 def table(title: str, rows: list[Row]) -> Table:
     shown = Table(title=title, title_justify="left")
-    for heading in ("", "version", "s a round", "fastest", "x fedproc", "start-up, s", "accuracy, %", "test loss"):
+    for heading in ("", "version", "s a round", "ratio", "fastest", "ratio", "start-up, s", "accuracy, %", "test loss"):
         shown.add_column(heading, justify="left" if heading in ("", "version") else "right")
-    ours = next((median(row.seconds) for row in rows if row.system == FEDPROC.name and row.seconds), None)
+    ours = next((row.seconds for row in rows if row.system == FEDPROC.name), [])
     for row in rows:
         if row.not_run is not None:
             shown.add_row(row.system, "not run")
@@ -196,8 +197,9 @@ def table(title: str, rows: list[Row]) -> Table:
             row.system,
             f"{package} {number}",
             f"{median(row.seconds):.3f}",
+            f"{median(row.seconds) / median(ours):.2f}" if ours else "",
             f"{min(row.seconds):.3f}",
-            f"{median(row.seconds) / ours:.2f}" if ours else "",
+            f"{min(row.seconds) / min(ours):.2f}" if ours else "",
             f"{median(row.startup):.1f}",
             " ".join(f"{100 * accuracy:.1f}" for accuracy in row.accuracy),
             " ".join(f"{loss:.3f}" for loss in row.loss),
