@@ -218,12 +218,16 @@ def off(rows: list[Row]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", required=True, help="folder with CIFAR-10's files")
-    parser.add_argument("--rounds", type=int, default=50, help="of the first job, at least 3 (default 50)")
-    parser.add_argument("--paper-rounds", type=int, default=4, help="of the second job, at least 3, or 0 (default 4)")
+    parser.add_argument("--rounds", type=int, default=50, help="of the first job: 0 or at least 3 (default 50)")
+    parser.add_argument("--paper-rounds", type=int, default=4, help="of the second job: likewise (default 4)")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--envs", type=Path, default=Path(tempfile.gettempdir(), "fedproc-rivals"))
     parser.add_argument("--out", type=Path, default=Path("runs", "rivals.json"))
     asked = parser.parse_args()
+    if {1, 2} & {asked.rounds, asked.paper_rounds}:
+        parser.error(
+            "--rounds and --paper-rounds: expected 0 or at least 3, since the first and the last are not counted"
+        )
     console = Console(width=140, highlight=False)
     known = environment(torch.device("cpu"), "", 0, 0)
     machine = {name: known[name] for name in ("started", "command", "platform", "python", "packages", "commit")}
