@@ -229,7 +229,7 @@ def main() -> int:
             "--rounds and --paper-rounds: expected 0 or at least 3, since the first and the last are not counted"
         )
     console = Console(width=140, highlight=False)
-    known = environment(torch.device("cpu"), "", 0, 0)
+    known = environment(torch.device("cpu"), "", 0, 0, "fp32")
     machine = {name: known[name] for name in ("started", "command", "platform", "python", "packages", "commit")}
     machine |= {"cpu": _cpu(), "cores": cores(), "load_before": os.getloadavg()[0]}
     console.print(

@@ -49,7 +49,8 @@ class Job:
         """With the weights that everyone starts from."""
         network = Network(self.classes)
         with np.load(Path(self.folder, "weights.npz")) as weights:
-            network.load_state_dict({name: torch.from_numpy(weights[name]) for name in weights.files})
+            given = [torch.from_numpy(weights[name]) for name in weights.files]  # in the order of the layers
+        network.load_state_dict(dict(zip(network.state_dict(), given, strict=True)))
         return network
 
     def normalised(self, images: Array) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedproc import kernels
+from fedproc.kernels import cpu
 
 GOLDEN = 0x9E3779B97F4A7C15
 FIRST = 0xBF58476D1CE4E5B9
@@ -94,6 +95,8 @@ def draws(at: int, epochs: Tensor, positions: Tensor, below: int) -> Tensor:
         from fedproc.kernels import hash as kernel
 
         return kernel.draws(signed(at), epochs, positions, below)
+    if positions.device.type == "cpu" and positions.dim() == 2 and cpu.missing() is None:
+        return cpu.draws(at, epochs, positions, below)
     return integers(fold_tensor(fold_tensor(at, epochs).unsqueeze(-1), positions), below).to(torch.int16)
 
 
@@ -103,6 +106,8 @@ def orders(at: int, epochs: Tensor, count: int) -> Tensor:
         from fedproc.kernels import hash as kernel
 
         keys = kernel.bits(signed(at), epochs, count)
+    elif epochs.device.type == "cpu" and cpu.missing() is None:
+        keys = cpu.bits(at, epochs, count)
     else:
         keys = fold_tensor(fold_tensor(at, epochs).unsqueeze(-1), torch.arange(count, device=epochs.device))
     return keys.argsort(dim=-1, stable=True)

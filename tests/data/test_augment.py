@@ -7,7 +7,6 @@ import torch
 
 from fedproc import streams
 from fedproc.data.augment import ANGLES, AUGMENTATIONS, Augmentation, Normalisation
-from fedproc.streams import Purpose
 
 
 def naive(image: torch.Tensor, pad: str, row: int, column: int, flip: int, angle: int | None) -> torch.Tensor:
@@ -45,8 +44,8 @@ def test_moves_agree_with_a_naive_implementation(name: str) -> None:
     torch.manual_seed(0)
     images = torch.randint(0, 256, (12, 3, 10, 10), dtype=torch.uint8)
     augmentation = AUGMENTATIONS[name]
-    keys = {p: streams.key(1, p, 0, 0) for p in Purpose}
-    draws = augmentation.draw(keys, torch.tensor(0), torch.arange(12))
+    drawn = augmentation.draw(lambda p: streams.key(1, p, 0, 0), torch.tensor([0]), torch.arange(12).view(1, 12))
+    draws = {name: values[0] for name, values in drawn.items()}
     moved = augmentation.apply(images, draws)
     for i in range(12):
         angle = int(draws["angle"][i]) if augmentation.rotate else None
@@ -66,13 +65,13 @@ def test_no_move_is_the_identity() -> None:
     still = {"row": torch.tensor([4, 4]), "column": torch.tensor([4, 4]), "flip": torch.tensor([0, 0])}
     still["angle"] = torch.tensor([ANGLES // 2] * 2)  # 0 degrees
     assert torch.equal(AUGMENTATIONS["crop-flip-rotate"].apply(images, still), images)
-    assert AUGMENTATIONS["none"].draw({}, torch.tensor(0), torch.arange(2)) == {}
+    assert AUGMENTATIONS["none"].draw(int, torch.tensor([0]), torch.arange(2).view(1, 2)) == {}
 
 
 def test_draws_cover_the_range_and_change_with_the_epoch() -> None:
     augmentation = Augmentation(pad="reflect", flip=True, rotate=True)
-    keys = {p: streams.key(0, p, 0, 0) for p in Purpose}
-    first, second = (augmentation.draw(keys, torch.tensor(e), torch.arange(5000)) for e in (0, 1))
+    drawn = augmentation.draw(lambda p: streams.key(0, p, 0, 0), torch.arange(2), torch.arange(5000).expand(2, -1))
+    first, second = ({name: values[epoch] for name, values in drawn.items()} for epoch in (0, 1))
     assert sorted(set(first["row"].tolist())) == list(range(9))
     assert sorted(set(first["flip"].tolist())) == [0, 1]
     assert first["angle"].min() >= 0 and first["angle"].max() <= ANGLES - 1

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedproc import streams
 from fedproc.data.augment import AUGMENTATIONS, PAD, Normalisation
 from fedproc.kernels import cpu
 
@@ -74,6 +75,15 @@ def test_update_is_torchs_to_the_bit() -> None:
         optimizer.step()
         cpu.sgd_(params, gradient, velocity, 0.05, 0.9, 1e-3)
     assert torch.equal(params, theirs.data)
+
+
+def test_hash_gives_the_streams_bits() -> None:
+    epochs, positions = torch.arange(3), torch.tensor([[5, 0], [7, 1], [2, 9000]])
+    for at in (0, 1, 2**63 + 12345, 2**64 - 1):
+        folded = streams.fold_tensor(at, epochs).unsqueeze(-1)
+        expected = streams.integers(streams.fold_tensor(folded, positions), 3001)
+        assert torch.equal(cpu.draws(at, epochs, positions, 3001).long(), expected)
+        assert torch.equal(cpu.bits(at, epochs, 11), streams.fold_tensor(folded, torch.arange(11)))
 
 
 def test_float64_and_vmap_are_torchs() -> None:

@@ -7,6 +7,7 @@ Shapes: N images (lanes and batch flattened), C channels, H x W pixels.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -33,11 +34,11 @@ class Augmentation:
     flip: bool = False
     rotate: bool = False
 
-    def draw(self, keys: dict[Purpose, int], epochs: Tensor, positions: Tensor) -> Draws:
+    def draw(self, key: Callable[[Purpose], int], epochs: Tensor, positions: Tensor) -> Draws:
         """The moves (S, B) of each sample, from its epoch (S,) and position (S, B) in the client's list."""
 
         def integers(purpose: Purpose, below: int) -> Tensor:
-            return streams.draws(keys[purpose], epochs, positions, below)
+            return streams.draws(key(purpose), epochs, positions, below)
 
         draws: Draws = {}
         if self.pad is not None:
@@ -52,7 +53,7 @@ class Augmentation:
     def draw_nothing(self, device: torch.device) -> Draws:
         """The names of the draws, with no sample in them."""
         none = torch.zeros(0, dtype=torch.int64, device="cpu")
-        return {name: drawn.to(device) for name, drawn in self.draw(dict.fromkeys(Purpose, 0), none, none).items()}
+        return {name: drawn.to(device) for name, drawn in self.draw(lambda purpose: 0, none, none).items()}
 
     def turns(self, device: torch.device) -> tuple[Tensor, Tensor] | None:
         """Cosines and sines of the angles there are, in fixed point."""

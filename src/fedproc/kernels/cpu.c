@@ -273,3 +273,36 @@ void sgd(float *params, const float *gradient, float *velocity, long count, floa
         params[i] = __builtin_fmaf(velocity[i], -lr, params[i]);
     }
 }
+
+static unsigned long mixed(unsigned long word)
+{
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9UL;
+    word = (word ^ (word >> 27)) * 0x94D049BB133111EBUL;
+    return word ^ (word >> 31);
+}
+
+static unsigned long folded(unsigned long key, unsigned long value)
+{
+    const unsigned long golden = 0x9E3779B97F4A7C15UL;
+    return mixed((mixed(value + golden) ^ key) + golden);
+}
+
+/* The streams' 64 bits at (key, epoch, position), for S epochs and positions 0 to B - 1. */
+void hash_bits(const long *epochs, long *out, unsigned long key, long S, long B)
+{
+    for (long s = 0; s < S; s++) {
+        const unsigned long at = folded(key, (unsigned long)epochs[s]);
+        for (long b = 0; b < B; b++)
+            out[s * B + b] = (long)folded(at, (unsigned long)b);
+    }
+}
+
+/* Integers below `below` at (key, epoch, position), for S epochs and positions (S, B). */
+void hash_draws(const long *epochs, const long *positions, short *out, unsigned long key, long S, long B, long below)
+{
+    for (long s = 0; s < S; s++) {
+        const unsigned long at = folded(key, (unsigned long)epochs[s]);
+        for (long b = 0; b < B; b++)
+            out[s * B + b] = (short)(((folded(at, (unsigned long)positions[s * B + b]) >> 32) * (unsigned long)below) >> 32);
+    }
+}

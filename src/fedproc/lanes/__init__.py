@@ -102,9 +102,9 @@ def choose(kind: str, lanes: int | str, threads: int | None, settings: Sequence[
     most = 1 if foreign or on_gpu else min(cores(), cohort)
     count = most if lanes == "auto" else int(lanes)
     serial = SerialExecutor(count, max(1, threads // count))
-    if any(s.spec.name == "simple-cnn" and s.spec.dtype == torch.float32 for s in settings) and not on_gpu:
-        if (reason := cpu.missing()) is not None:
-            serial.notes.append(f"without own kernels, on torch's convolutions: {reason}")
+    meant = not on_gpu and any(s.spec.name == "simple-cnn" and s.spec.dtype == torch.float32 for s in settings)
+    if meant and (reason := cpu.missing()) is not None:
+        serial.notes.append(f"without own kernels, on torch's convolutions: {reason}")
     return serial
 
 

@@ -34,11 +34,14 @@ def training_plan(job: Job, epochs: range) -> Plan:
     """Shuffled whole batches of each epoch; a client smaller than a batch trains on one of what it has."""
     setting, task = job.setting, job.task
     share = setting.shares[task.client]
-    at = {p: streams.key(setting.model_seed, p, task.round, task.client) for p in Purpose}
+
+    def at(purpose: Purpose) -> int:
+        return streams.key(setting.model_seed, purpose, task.round, task.client)
+
     size = min(setting.batch_size, len(share))
     steps = max(1, len(share) // setting.batch_size)
     numbers = torch.arange(epochs.start, epochs.stop, device=share.device)
-    orders = streams.orders(at[Purpose.ORDER], numbers, len(share))
+    orders = streams.orders(at(Purpose.ORDER), numbers, len(share))
     positions = orders[:, : steps * size].reshape(-1, size)
     draws = setting.augmentation.draw(at, numbers.repeat_interleave(steps), positions)
     return Plan(share[positions], None, draws)
