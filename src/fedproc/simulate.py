@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from fedproc import kernels
+from fedproc import interruption, kernels
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
 from fedproc.lanes import Answer, Executor, Job, Kind, Task, choose, set_precision
@@ -166,6 +166,7 @@ def drive(sessions: Sequence[Session], executor: Executor, watcher: Watcher) -> 
         for session in sessions:
             waiting += _next(session, (), watcher)
         while waiting:
+            interruption.check()
             others = [(session, tasks) for session, tasks in waiting if tasks[0].kind is not Kind.TRAIN]
             now = others or waiting
             jobs = [session.job(task) for session, tasks in now for task in tasks]

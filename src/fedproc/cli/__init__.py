@@ -8,6 +8,7 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
+from fedproc import interruption
 from fedproc.errors import InputError, RunError
 
 
@@ -46,4 +47,4 @@ def _leave(*signalled: object) -> NoReturn:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    interruption.ask()
