@@ -26,6 +26,13 @@ def test_rows_table_and_picture(pictures: Path, tmp_path: Path) -> None:
     assert spread == (statistics.fmean(finals), statistics.stdev(finals))
     written = json.loads((tmp_path / "comparison.json").read_text())["rows"]["fedavg"]["final_accuracy"]
     assert written == {"mean": spread[0], "deviation": spread[1]}
+    against = json.loads((tmp_path / "comparison.json").read_text())
+    assert against["reference"] == "fedavg" and against["rows"]["fedavg"]["difference"] == {}
+    found = against["rows"]["fedproc"]["difference"]["final_accuracy"]
+    assert found["difference"] == pytest.approx(
+        statistics.fmean(done.rows[1].by_seed("final_accuracy").values()) - spread[0]
+    )
+    assert found["seeds"] == [0, 1] and found["low"] <= found["difference"] <= found["high"]
     assert Image.open(tmp_path / "curves.png").size[0] > 500
 
 
@@ -68,6 +75,11 @@ def test_with_a_validation_split_the_test_set_is_not_touched(pictures: Path, tmp
 def test_variants_from_toml(tmp_path: Path) -> None:
     (tmp_path / "v.toml").write_text('[sharp]\nmethod = "fedproc"\nfedproc.tau = 0.2\n')
     assert read_toml(tmp_path / "v.toml", "--variants") == {"sharp": {"method": "fedproc", "fedproc": {"tau": 0.2}}}
+
+
+def test_the_reference_must_take_part(pictures: Path) -> None:
+    with pytest.raises(InputError, match="--reference moon: expected one of fedavg, fedproc"):
+        compare(["fedavg", "fedproc"], [0, 1], reference="moon", data=str(pictures), **GIVEN)
 
 
 def test_nothing_to_compare() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from fedproc.report.curves import draw_curves
 from fedproc.runs.atomic import write_file, write_json
 from fedproc.runs.folder import Lock
 from fedproc.simulate import Run, Watcher, run_all
+from fedproc.statistics import Paired
+from fedproc.statistics import compare as paired
 
 Given = dict[str, Any]
 
@@ -27,9 +29,13 @@ class Row:
     runs: list[Run]
     diverged: list[int]
 
+    def by_seed(self, name: str) -> dict[int, float]:
+        """A number of result.json for each seed that finished."""
+        return {run.experiment.seed: run.result[name] for run in self.runs if name in run.result}
+
     def spread(self, name: str) -> tuple[float, float | None] | None:
         """Mean and sample deviation over seeds of a number of result.json; no deviation of one seed."""
-        values = [run.result[name] for run in self.runs if name in run.result]
+        values = list(self.by_seed(name).values())
         if not values:
             return None
         return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None
@@ -41,6 +47,11 @@ class Comparison:
 
     rows: list[Row]
     path: Path | None
+    reference: str
+
+    def paired(self, name: str) -> dict[str, Paired]:
+        """Each row's difference to the reference in a number of result.json."""
+        return paired({row.label: row.by_seed(name) for row in self.rows}, self.reference)
 
     @property
     def prefix(self) -> str:
@@ -54,13 +65,15 @@ def compare(
     out: str | Path | None = None,
     *,
     variants: Mapping[str, Given] | None = None,
+    reference: str | None = None,
     fresh: bool = False,
     watcher: Watcher | None = None,
     **given: Any,
 ) -> Comparison:
     """Run every method and variant with every seed; `given` are fields of Experiment shared by all.
 
-    Asked again with more seeds or methods, it continues the folder.
+    Differences are to `reference`, a method or variant: FedAvg where it takes part, else the first. Asked again with
+    more seeds or methods, it continues the folder.
     """
     overrides: dict[str, Given] = {method: {"method": method} for method in methods}
     if len(seeds) > 1 and given.get("data_seed") is not None and given.get("model_seed") is not None:
@@ -75,6 +88,10 @@ def compare(
         raise InputError("--methods and --seeds: expected at least one of each")
     if len(set(seeds)) != len(seeds):
         raise InputError(f"--seeds {' '.join(map(str, seeds))}: expected each seed once")
+    if reference is None:
+        reference = "fedavg" if "fedavg" in overrides else next(iter(overrides))
+    elif reference not in overrides:
+        raise InputError(f"--reference {reference}: expected one of {', '.join(overrides)}")
     folder = Path(out) if out is not None else None
     experiments: dict[str, tuple[Experiment, Path | None]] = {}
     for label, values in overrides.items():
@@ -89,7 +106,7 @@ def compare(
             mine = {seed: runs[f"{label}/seed-{seed}"] for seed in seeds}
             diverged = [seed for seed, run in mine.items() if run.result["status"] == "diverged"]
             rows.append(Row(label, [run for seed, run in mine.items() if seed not in diverged], diverged))
-        comparison = Comparison(rows, folder)
+        comparison = Comparison(rows, folder, reference)
         if folder is not None:
             write_json(folder / "comparison.json", summary(comparison, seeds))
             write_file(folder / "curves.png", lambda path: draw_curves(_curves(comparison), path))
@@ -119,16 +136,24 @@ def read_toml(path: Path, flag: str) -> Given:
     return {name.replace("-", "_") if not isinstance(value, dict) else name: value for name, value in found.items()}
 
 
+ACCURACIES = ("final_accuracy", "last10_accuracy", "final_prototype_accuracy", "last10_prototype_accuracy")
+
+
 def summary(comparison: Comparison, seeds: Sequence[int]) -> Given:
     """What comparison.json holds."""
     prefix = comparison.prefix
-    names = [prefix + n for n in ("final_accuracy", "best_accuracy", "last10_accuracy", "final_prototype_accuracy")]
+    differences = {prefix + name: comparison.paired(prefix + name) for name in ACCURACIES}
     rows = {}
     for row in comparison.rows:
-        spreads = {name: row.spread(name) for name in [*names, "seconds"]}
+        spreads = {name: row.spread(name) for name in [*differences, f"{prefix}best_accuracy", "seconds"]}
         numbers = {name: {"mean": s[0], "deviation": s[1]} for name, s in spreads.items() if s is not None}
-        rows[row.label] = {"seeds": len(row.runs), "diverged": row.diverged, **numbers}
-    return {"seeds": list(seeds), "rows": rows}
+        against = {
+            name: {**asdict(found[row.label]), "verdict": found[row.label].verdict}
+            for name, found in differences.items()
+            if row.label in found
+        }
+        rows[row.label] = {"seeds": len(row.runs), "diverged": row.diverged, **numbers, "difference": against}
+    return {"seeds": list(seeds), "reference": comparison.reference, "rows": rows}
 
 
 def _curves(comparison: Comparison) -> dict[str, list[list[Given]]]:

@@ -15,6 +15,8 @@ from fedproc.cli.run import add_out, gathered
 from fedproc.comparison import Comparison, compare, read_toml
 from fedproc.errors import InputError
 
+ONE_SEED = "one seed says nothing of differences: take more --seeds"
+
 EPILOG = """\
 --variants takes a TOML file of named overrides, each a row of its own beside the methods:
 
@@ -36,6 +38,9 @@ def add(commands: Any) -> None:
     group.add_argument(
         "--variants", type=Path, metavar="FILE", help="TOML file of named overrides, each a row beside the methods"
     )
+    group.add_argument(
+        "--reference", metavar="LABEL", help="the row that differences are to; default: fedavg, or the first"
+    )
     add_out(parser, "runs/cmp")
     add_experiment_flags(parser, without=("method", "seed"))
     parser.set_defaults(command=command)
@@ -52,10 +57,12 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     values.pop("method", None)
     variants = read_variants(parsed.variants) if parsed.variants else {}
     methods = _list("methods", parsed.methods, values.pop("methods", [] if variants else ["fedavg", "fedproc"]))
-    done = compare(
-        methods, seeds, parsed.out, variants=variants, fresh=parsed.fresh, watcher=Display(console), **values
-    )
+    reference = parsed.reference or values.pop("reference", None)
+    how = {"variants": variants, "reference": reference, "fresh": parsed.fresh, "watcher": Display(console)}
+    done = compare(methods, seeds, parsed.out, **how, **values)
     console.print(table(done))
+    if len(done.rows) > 1:
+        console.print(differences(done) if len(seeds) > 1 else ONE_SEED)
     console.print(f"runs, comparison.json and curves.png are in {parsed.out}", highlight=False)
     return 0
 
@@ -88,6 +95,39 @@ def table(comparison: Comparison) -> Table:
         cells = [_cell(row.spread(prefix + name), 100.0) for name in numbers]
         diverged = f" ({len(row.diverged)} diverged)" if row.diverged else ""
         made.add_row(row.label, f"{len(row.runs)}{diverged}", *cells, _cell(row.spread("seconds"), 1.0, 1))
+    return made
+
+
+def differences(comparison: Comparison) -> Table:
+    """Each row's paired difference to the reference, in points, with its interval and what it is worth."""
+    made = Table(
+        title=f"difference to {comparison.reference}, points: paired over seeds, 95 % interval, p corrected by Holm",
+        title_justify="left",
+    )
+    for name in ("", "accuracy", "difference", "interval", "p", "could be seen", "verdict"):
+        made.add_column(name, justify="right" if name in ("difference", "p", "could be seen") else "left", no_wrap=True)
+    kinds = {
+        "final_accuracy": "final",
+        "last10_accuracy": "last 10",
+        "final_prototype_accuracy": "nearest prototype, final",
+        "last10_prototype_accuracy": "nearest prototype, last 10",
+    }
+    found = {name: comparison.paired(comparison.prefix + name) for name in kinds}
+    for row in comparison.rows:
+        for place, (name, words) in enumerate(kinds.items()):
+            if row.label not in found[name]:
+                continue
+            one = found[name][row.label]
+            numbers = (f"{100 * one.difference:+.2f}", f"{100 * one.low:+.2f} to {100 * one.high:+.2f}")
+            made.add_row(
+                "" if place else f"{row.label}, {len(one.seeds)} seeds",
+                words,
+                *numbers,
+                f"{one.corrected:.3f}" if one.corrected >= 0.001 else "< 0.001",
+                f"{100 * one.detectable:.2f}",
+                one.verdict,
+                end_section=place == len(kinds) - 1,
+            )
     return made
 
 

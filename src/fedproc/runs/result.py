@@ -22,7 +22,7 @@ def summarise(records: Sequence[Record], held_out: str, target: float | None = N
     key = f"{held_out}_accuracy"
     nearest = "prototype_accuracy" if held_out == "test" else "val_prototype_accuracy"
     evaluated = [record for record in records if key in record]
-    last = [record[key] for record in evaluated if record["round"] > records[-1]["round"] - LAST]
+    last = [record for record in evaluated if record["round"] > records[-1]["round"] - LAST]
     best = max(evaluated, key=lambda record: record[key])
     seconds = sum(seconds_of(record) for record in records)
     averaged = f"{prefix}averaged_accuracy"
@@ -38,8 +38,9 @@ def summarise(records: Sequence[Record], held_out: str, target: float | None = N
         f"{prefix}final_accuracy": evaluated[-1][key],
         f"{prefix}best_accuracy": best[key],
         f"{prefix}best_round": best["round"],
-        f"{prefix}last10_accuracy": sum(last) / len(last),
+        f"{prefix}last10_accuracy": sum(record[key] for record in last) / len(last),
         f"{prefix}final_prototype_accuracy": evaluated[-1][nearest],
+        f"{prefix}last10_prototype_accuracy": sum(record[nearest] for record in last) / len(last),
         **extra,
         "bytes_up": sum(record["bytes_up"] for record in records),
         "bytes_down": sum(record["bytes_down"] for record in records),
