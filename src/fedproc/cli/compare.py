@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -100,17 +101,23 @@ def table(comparison: Comparison) -> Table:
 
 def differences(comparison: Comparison) -> Table:
     """Each row's paired difference to the reference, in points, with its interval and what it is worth."""
+    seeds = {len(one.seeds) for one in comparison.paired(comparison.prefix + "final_accuracy").values()}
+    over = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else str(*seeds)
     made = Table(
-        title=f"difference to {comparison.reference}, points: paired over seeds, 95 % interval, p corrected by Holm",
+        title=f"difference to {comparison.reference} in points, paired over {over} seeds; p corrected by Holm; "
+        "`seen from`: what as many seeds would have shown",
         title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
     )
-    for name in ("", "accuracy", "difference", "interval", "p", "could be seen", "verdict"):
-        made.add_column(name, justify="right" if name in ("difference", "p", "could be seen") else "left", no_wrap=True)
+    for name in ("", "accuracy", "difference", "95 % interval", "p", "seen from", "verdict"):
+        right = name not in ("", "accuracy", "verdict")
+        made.add_column(name, justify="right" if right else "left", no_wrap=right)
     kinds = {
         "final_accuracy": "final",
         "last10_accuracy": "last 10",
-        "final_prototype_accuracy": "nearest prototype, final",
-        "last10_prototype_accuracy": "nearest prototype, last 10",
+        "final_prototype_accuracy": "prototype, final",
+        "last10_prototype_accuracy": "prototype, last 10",
     }
     found = {name: comparison.paired(comparison.prefix + name) for name in kinds}
     for row in comparison.rows:
@@ -120,7 +127,7 @@ def differences(comparison: Comparison) -> Table:
             one = found[name][row.label]
             numbers = (f"{100 * one.difference:+.2f}", f"{100 * one.low:+.2f} to {100 * one.high:+.2f}")
             made.add_row(
-                "" if place else f"{row.label}, {len(one.seeds)} seeds",
+                "" if place else row.label,
                 words,
                 *numbers,
                 f"{one.corrected:.3f}" if one.corrected >= 0.001 else "< 0.001",
