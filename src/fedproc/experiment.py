@@ -149,6 +149,9 @@ class Experiment(BaseModel):
     client_memory: int = Field(
         2048, ge=0, description="MiB of what clients keep between rounds that may stay in memory; the rest goes to disk"
     )
+    keep_clients: bool = Field(
+        False, description="save the clients' own models of the last round, as models/client-NNN.safetensors"
+    )
     checkpoint_every: int = Field(5, ge=1, description="write a checkpoint every k rounds")
     dtype: Literal["float32", "float64"] = Field("float32", description="arithmetic of training")
     precision: Literal["auto", "fp32", "tf32", "bf16"] = Field(

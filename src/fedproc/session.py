@@ -99,6 +99,7 @@ class Session:
         """Hand the answers to the round loop, note what it finished, and return what it asks for next."""
         if self.result is not None:
             return None
+        self._keep_clients(answers)
         try:
             if self._loop is None:
                 self._loop = play(self.plan, self.state)
@@ -114,6 +115,16 @@ class Session:
         except Diverged as divergence:
             self._give_up(divergence)
         return None
+
+    def _keep_clients(self, answers: Sequence[Answer]) -> None:
+        """Save what the clients of the last round trained, where that was asked for, before it is merged."""
+        if not self.experiment.keep_clients or self.folder is None or self.plan.method.own_models:
+            return
+        for answer in answers:
+            task, payload = answer.task, answer.payload
+            if task.kind is Kind.TRAIN and task.round == self.plan.rounds - 1 and payload is not None:
+                named = self.setting.layout.named(Weights.of(payload.tensors))
+                self.folder.write_model(_client_file(task.client), named, self._description())
 
     def job(self, task: Task) -> Job:
         if task.kind is not Kind.TRAIN:
@@ -199,7 +210,7 @@ class Session:
             for client in range(len(self.plan.client_sizes)):
                 own = self.store.get(client)
                 if own is not None:
-                    yield f"models/client-{client:03d}.safetensors", layout.named(Weights.of(own))
+                    yield _client_file(client), layout.named(Weights.of(own))
             return
         yield "model.safetensors", {**layout.named(self.state.weights), **prototypes}
         if "averaged_params" in kept:
@@ -239,6 +250,10 @@ def _restored(found: tuple[dict[str, Tensor], Record, list[str]], state: State) 
         bytes_down=int(values["bytes_down"]),
     )
     return back, Holdings.restored(under("client/"), values["clients"])
+
+
+def _client_file(client: int) -> str:
+    return f"models/client-{client:03d}.safetensors"
 
 
 def _pop_confusion(record: Record) -> Record | None:

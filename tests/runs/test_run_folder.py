@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import ToyLibrary, contents, toy_experiment, toy_images, work
 from safetensors import safe_open
+from safetensors.torch import load_file
 
 from fedproc import InputError, RunError
 from fedproc.client_store import ClientStore
@@ -301,3 +302,17 @@ def test_an_interrupt_at_any_write_leaves_state_and_clients_of_one_round(
         found = contents(folder)
         assert [name for name in expected if found.get(name) != expected[name]] == [], stop
     assert interrupts > 10
+
+
+def test_clients_of_the_last_round_are_kept_when_asked(tmp_path: Path) -> None:
+    """Their models, before the merge: the weighted mean of them is the model."""
+    session = work(tmp_path / "kept", keep_clients=True, rounds=2)
+    sizes = session.plan.client_sizes
+    files = sorted((tmp_path / "kept" / "models").iterdir())
+    assert [file.name for file in files] == [f"client-{client:03d}.safetensors" for client in range(5)]
+    own = [load_file(file)["classifier.weight"].double() for file in files]
+    mean = sum(size * weight for size, weight in zip(sizes, own, strict=True)) / sum(sizes)
+    model = load_file(tmp_path / "kept" / "model.safetensors")["classifier.weight"]
+    torch.testing.assert_close(model.double(), mean, rtol=1e-5, atol=1e-7)
+    work(tmp_path / "without", rounds=2)
+    assert not (tmp_path / "without" / "models").exists()

@@ -26,7 +26,7 @@ COMMON = (
     ("server", ("merge", "server_step", "server_beta", "server_lr", "average_weights", "send_averaged")),
     ("network", ("network", "width", "norm", "normalize_z", "encoder_weights")),
     ("seeds", ("seed", "data_seed", "model_seed")),
-    ("running", ("eval_every", "target_accuracy", "checkpoint_every", "client_memory")),
+    ("running", ("eval_every", "target_accuracy", "checkpoint_every", "client_memory", "keep_clients")),
     ("machine", ("dtype", "precision", "device", "executor", "lanes")),
 )
 

@@ -26,7 +26,7 @@ def draw_curves(rows: Mapping[str, Runs], path: Path) -> None:
     for panel, (title, names) in zip(axes, PANELS, strict=True):
         for place, (label, runs) in enumerate(rows.items()):
             for name in names:
-                _line(panel, label, runs, name, colour(place))
+                draw_line(panel, label, runs, name, colour(place))
         panel.set_title(title, fontsize=11)
         panel.set_xlabel("round")
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -41,7 +41,8 @@ def draw_curves(rows: Mapping[str, Runs], path: Path) -> None:
     save(made, path)
 
 
-def _line(panel: Axes, label: str, runs: Runs, name: str, shade: str) -> None:
+def draw_line(panel: Axes, label: str, runs: Runs, name: str, shade: str) -> None:
+    """The mean over runs of a number by round, and its range."""
     curves = [{r["round"]: 100 * r[name] for r in run if name in r} for run in runs]
     rounds = sorted(set.intersection(*(set(c) for c in curves))) if curves else []
     if not rounds:

@@ -20,6 +20,6 @@ def figure(width: float, height: float) -> Figure:
     return made
 
 
-def save(made: Figure, path: Path) -> None:
-    """As PNG, whatever the file's name ends in (it may be a temporary one)."""
-    made.savefig(path, format="png", metadata={"Software": None})
+def save(made: Figure, path: Path, kind: str = "png") -> None:
+    """As PNG or SVG, whatever the file's name ends in (it may be a temporary one), with no date in it."""
+    made.savefig(path, format=kind, metadata={"Software": None} if kind == "png" else {"Date": None})

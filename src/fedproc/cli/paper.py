@@ -1,0 +1,91 @@
+"""`fedproc paper`: the paper's tables and figures, each from one command."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from fedproc.cli.display import Display
+from fedproc.cli.parser import Parser
+from fedproc.errors import InputError
+from fedproc.paper.exhibits import EXHIBITS, SCALES
+from fedproc.paper.reproduce import Request, index, reproduce
+from fedproc.report.tables import Grid
+
+MACHINE = ("data_dir", "device", "executor", "lanes", "precision")
+EPILOG = """\
+`fedproc paper list` tells what there is, what it costs and what is done; `fedproc paper all` makes everything.
+Runs are shared between tables and figures, continued after a stop, and skipped when they are done.
+"""
+
+
+def add(commands: Any) -> None:
+    usage = "fedproc paper NAME [--scale full|small|tiny] [--seeds N ...] [--out DIR] [--import DIR ...]"
+    words = "the paper's tables and figures, the published number beside ours"
+    parser: Parser = commands.add_parser("paper", help=words, epilog=EPILOG, usage=usage)
+    parser.add_argument(
+        "name", choices=["list", "all", *EXHIBITS], metavar="NAME", help=", ".join(["list", "all", *EXHIBITS])
+    )
+    parser.add_argument("--scale", choices=SCALES, default="small", help="default: small")
+    parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="default: the scale's")
+    parser.add_argument("--out", type=Path, default=Path("runs/paper"), help="default: runs/paper")
+    parser.add_argument(
+        "--import", nargs="+", type=Path, default=[], dest="imports", metavar="DIR", help="folders with finished runs"
+    )
+    for name in MACHINE:
+        parser.add_argument(f"--{name.replace('_', '-')}", dest=name, metavar="X", help="as for `fedproc run`")
+    parser.set_defaults(command=command)
+
+
+def command(parsed: argparse.Namespace, console: Console) -> int:
+    scale = SCALES[parsed.scale]
+    seeds = tuple(parsed.seeds or scale.seeds)
+    if len(set(seeds)) != len(seeds):
+        raise InputError(f"--seeds {' '.join(map(str, seeds))}: expected each seed once")
+    shared = {name: getattr(parsed, name) for name in MACHINE if getattr(parsed, name) is not None}
+    imported = index(parsed.imports)
+    names = list(EXHIBITS) if parsed.name in ("list", "all") else [parsed.name]
+    requests = [Request(EXHIBITS[name], scale, seeds, parsed.out, shared, imported) for name in names]
+    if parsed.name == "list":
+        console.print(listed(requests))
+        console.print(f"{scale.name}: {scale.summary}", highlight=False)
+        return 0
+    for request in requests:
+        done = reproduce(request, Display(console))
+        console.print(shown(done.grid))
+        console.print(done.grid.note(), highlight=False)
+        console.print(f"written: {', '.join(str(path) for path in done.files)}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def listed(requests: list[Request]) -> Table:
+    """What each exhibit is, its number in the paper, what it costs at this scale, and what is done of it."""
+    table = Table()
+    for name in ("name", "paper", "what", "runs", "million samples", "done"):
+        table.add_column(name, justify="right" if name in ("runs", "million samples", "done") else "left")
+    sizes = {"fashion-mini": 10_000, "tiny-imagenet": 100_000}
+    for request in requests:
+        wanted = request.wanted()
+        work = 0.0
+        for each in wanted.values():
+            epochs = each.options.model_dump().get("epochs", each.rounds * each.epochs)
+            work += sizes.get(each.data, 50_000) * epochs * each.sample
+        done = sum(request.finished(path, each) is not None for path, each in wanted.items())
+        exhibit = request.exhibit
+        costs = (str(len(wanted)), f"{work / 1e6:,.1f}", f"{done} of {len(wanted)}")
+        table.add_row(exhibit.name, exhibit.number, exhibit.title, *costs)
+    return table
+
+
+def shown(grid: Grid) -> Table:
+    table = Table(title=grid.title, title_justify="left")
+    table.add_column("")
+    for column in grid.columns:
+        table.add_column(column.replace("|", ", E = "), justify="right")
+    for row, cells in zip(grid.rows, grid.cells(), strict=True):
+        table.add_row(row, *cells)
+    return table

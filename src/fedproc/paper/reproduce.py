@@ -1,0 +1,196 @@
+"""Make a table or figure: find its runs or make them, read the numbers off, write them beside the published ones."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedproc.errors import InputError
+from fedproc.experiment import FREE, Experiment
+from fedproc.methods import METHODS
+from fedproc.methods.fedavg import Problem
+from fedproc.paper.exhibits import Cell, Exhibit, Given, Scale
+from fedproc.report.panels import draw_epochs, draw_rounds
+from fedproc.report.tables import Grid, Number
+from fedproc.runs.atomic import write_file, write_json
+from fedproc.simulate import Run, Watcher, run, run_all
+
+OF_THE_PATH = ("data", "method")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for: the exhibit, how large, with which seeds, where, and what is the same for all runs (the
+    machine and where the data is). `imported` are finished runs from elsewhere, by what they are runs of.
+    """
+
+    exhibit: Exhibit
+    scale: Scale
+    seeds: tuple[int, ...]
+    out: Path
+    shared: Given
+    imported: Mapping[str, Path]
+
+    @property
+    def folder(self) -> Path:
+        """Where the table or figure is written."""
+        return self.out / self.scale.name / self.exhibit.name
+
+    def experiments(self, cell: Cell) -> dict[Path, Experiment]:
+        """The runs of a cell, by their folders; time is measured on one."""
+        alone = self.exhibit.measure == "seconds"
+        home = self.out / self.scale.name / ("alone" if alone else "runs") / slug(cell.given, self.scale)
+        seeds = self.seeds[:1] if alone else self.seeds
+        return {home / f"seed-{seed}": Experiment(**{**self.shared, **cell.given, "seed": seed}) for seed in seeds}
+
+    def wanted(self) -> dict[Path, Experiment]:
+        """All runs of the exhibit, each once."""
+        return {path: each for cell in self.exhibit.cells(self.scale) for path, each in self.experiments(cell).items()}
+
+    def finished(self, path: Path, experiment: Experiment) -> Run | None:
+        """The run in its folder, or an imported one of the same experiment."""
+        for folder in (path, self.imported.get(identity(experiment.config(), _rounds(experiment)))):
+            if folder is not None and (folder / "result.json").is_file():
+                return read_run(folder, experiment)
+        return None
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """The finished exhibit: a grid of numbers, ours beside the published, and the files that hold it."""
+
+    grid: Grid
+    files: list[Path]
+
+
+def slug(given: Given, scale: Scale) -> str:
+    """A folder's name that says in what a run differs from the scale's base."""
+    words = [str(given[name]) for name in OF_THE_PATH]
+    for name in sorted(given):
+        value = given[name]
+        if name in OF_THE_PATH or scale.base.get(name) == value or (name == "solo"):
+            continue
+        inner = value.items() if isinstance(value, dict) else [(name, value)]
+        words += [f"{key}{number:g}" for key, number in inner]
+    return "-".join(words)
+
+
+def identity(config: Given, rounds: int) -> str:
+    """What a run is a run of, whoever made it: its config but for machine, paths, preset and fingerprint."""
+    apart = FREE | {"preset", "seed", "fingerprint", "rounds", "keep_clients"}
+    return json.dumps({**{k: v for k, v in config.items() if k not in apart}, "rounds": rounds}, sort_keys=True)
+
+
+def _rounds(experiment: Experiment) -> int:
+    """The rounds a run takes: SOLO's follow its epochs."""
+    problem = Problem(experiment.rounds, classes=2, features=2, model_seed=0, epochs=experiment.epochs)
+    return METHODS[experiment.method](experiment.options, problem).rounds
+
+
+def index(folders: Sequence[Path]) -> dict[str, Path]:
+    """Finished runs below these folders, by what they are runs of."""
+    found: dict[str, Path] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise InputError(f"--import {folder}: no such folder")
+        for result in sorted(folder.rglob("result.json")):
+            home = result.parent
+            if not all((home / name).is_file() for name in ("config.json", "metrics.jsonl")):
+                continue
+            config = json.loads((home / "config.json").read_text(encoding="utf-8"))
+            found.setdefault(identity(config, int(config["rounds"])), home)
+    return found
+
+
+def read_run(folder: Path, experiment: Experiment) -> Run:
+    """A finished run as its folder tells it."""
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return Run(experiment, experiment.method, result, [json.loads(line) for line in lines], folder)
+
+
+def reproduce(request: Request, watcher: Watcher | None = None) -> Reproduction:
+    """Run what is not there yet, and write the exhibit."""
+    runs: dict[Path, Run] = {}
+    missing: dict[str, tuple[Experiment, Path | None]] = {}
+    for path, experiment in request.wanted().items():
+        done = request.finished(path, experiment)
+        if done is not None:
+            runs[path] = done
+        else:
+            missing[str(path.relative_to(request.out / request.scale.name))] = (experiment, path)
+    if request.exhibit.measure == "seconds":
+        for experiment, home in missing.values():
+            assert home is not None
+            runs[home] = run(experiment, home, watcher=watcher)
+    elif missing:
+        paths = [path for _, path in missing.values() if path is not None]
+        runs |= dict(zip(paths, run_all(missing, watcher=watcher), strict=True))
+    return _written(request, runs)
+
+
+def _written(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
+    exhibit = request.exhibit
+    cells = exhibit.cells(request.scale)
+    of_cell = {id(cell): [runs[path] for path in request.experiments(cell)] for cell in cells}
+    numbers = {(cell.row, cell.column): _number(exhibit, cell, of_cell[id(cell)]) for cell in cells}
+    unit = "seconds" if exhibit.measure == "seconds" else "per cent"
+    grid = Grid(f"{exhibit.number}, {exhibit.name}: {exhibit.title} ({unit})", numbers)
+    folder = request.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for name, text in (("table.md", grid.markdown()), ("table.csv", grid.csv()), ("table.tex", grid.latex())):
+        files.append(folder / name)
+        write_file(files[-1], _writing(text))
+    if exhibit.figure:
+        panels: dict[str, dict[str, Any]] = {}
+        for cell in cells:
+            column, _, place = cell.column.partition("|")
+            rows = panels.setdefault(column, {})
+            if exhibit.measure == "epochs":
+                rows.setdefault(cell.row, {})[int(place)] = numbers[cell.row, cell.column]
+            else:
+                rows[cell.row] = [found.metrics for found in of_cell[id(cell)] if _fine(found)]
+        draw = draw_epochs if exhibit.measure == "epochs" else draw_rounds
+        for kind in ("png", "svg"):
+            files.append(folder / f"figure.{kind}")
+            write_file(files[-1], _drawing(draw, panels, kind))
+    paths = {f"{cell.row} | {cell.column}": [str(f.path) for f in of_cell[id(cell)]] for cell in cells}
+    files.append(folder / "exhibit.json")
+    write_json(files[-1], {"exhibit": exhibit.name, "scale": request.scale.name, "cells": grid.json(), "runs": paths})
+    return Reproduction(grid, files)
+
+
+def _writing(text: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(text, encoding="utf-8")
+
+
+def _drawing(draw: Callable[..., None], panels: Mapping[str, Any], kind: str) -> Callable[[Path], object]:
+    return lambda path: draw(panels, path, kind)
+
+
+def _fine(found: Run) -> bool:
+    return bool(found.result["status"] == "finished")
+
+
+def _number(exhibit: Exhibit, cell: Cell, runs: Sequence[Run]) -> Number:
+    """Mean and sample deviation over seeds of what the exhibit measures; the time is the median round's."""
+    fine = [found for found in runs if _fine(found)]
+    if exhibit.measure == "seconds":
+        spent = [sum(r["seconds"][p] for p in ("train", "prototypes", "merge")) for f in fine for r in f.metrics[1:]]
+        values = [statistics.median(spent)] if spent else []
+    else:
+        values = [100 * found.result["final_accuracy"] for found in fine]
+    theirs = cell.published
+    return Number(
+        mean=statistics.fmean(values) if values else None,
+        deviation=statistics.stdev(values) if len(values) > 1 else None,
+        seeds=len(values),
+        diverged=len(runs) - len(fine),
+        published=theirs.value if theirs else None,
+        published_deviation=theirs.deviation if theirs else None,
+    )

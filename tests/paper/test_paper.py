@@ -1,0 +1,114 @@
+"""Every table and figure at the tiny scale: drawn, written, shared, skipped when done, imported."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fedproc import InputError
+from fedproc.cli.commands import execute
+from fedproc.lanes import Executor
+from fedproc.paper import published
+from fedproc.paper.exhibits import EXHIBITS, SCALES, Exhibit
+from fedproc.paper.reproduce import Request, index, reproduce, slug
+from fedproc.session import Session
+from fedproc.simulate import Nobody
+
+
+class Forbidden(Nobody):
+    """Complains when anything runs."""
+
+    def begin(self, sessions: Sequence[Session], executor: Executor) -> None:
+        raise AssertionError("something ran that was done")
+
+
+def request(name: str, out: Path, imported: dict[str, Path] | None = None) -> Request:
+    return Request(EXHIBITS[name], SCALES["tiny"], (0,), out, {"device": "cpu"}, imported or {})
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All exhibits, in one folder."""
+    out = tmp_path_factory.mktemp("paper")
+    assert execute(["paper", "all", "--scale", "tiny", "--out", str(out), "--device", "cpu"]) == 0
+    return out
+
+
+@pytest.mark.parametrize("exhibit", EXHIBITS.values(), ids=EXHIBITS)
+def test_every_exhibit_is_written_with_the_numbers_of_its_runs(made: Path, exhibit: Exhibit) -> None:
+    folder = made / "tiny" / exhibit.name
+    found = json.loads((folder / "exhibit.json").read_text())
+    cells = exhibit.cells(SCALES["tiny"])
+    assert [(cell["row"], cell["column"]) for cell in found["cells"]] == [(cell.row, cell.column) for cell in cells]
+    for cell in found["cells"]:
+        (run,) = found["runs"][f"{cell['row']} | {cell['column']}"]
+        if exhibit.measure == "seconds":
+            assert 0 < cell["mean"] < 600
+        else:
+            result = json.loads((Path(run) / "result.json").read_text())
+            assert cell["mean"] == pytest.approx(100 * result["final_accuracy"])
+    with (folder / "table.csv").open() as file:
+        assert len(list(csv.DictReader(file))) == len(cells)
+    assert (folder / "table.md").read_text().count("| " + cells[0].row) == 1
+    assert r"\begin{tabular}" in (folder / "table.tex").read_text()
+    if exhibit.figure:
+        assert Image.open(folder / "figure.png").size[0] > 500
+        assert "</svg>" in (folder / "figure.svg").read_text()
+
+
+def test_what_is_done_is_skipped_and_shared(made: Path) -> None:
+    for name in EXHIBITS:
+        reproduce(request(name, made), Forbidden())
+    runs = {path.parent for path in (made / "tiny" / "runs").rglob("result.json")}
+    wanted = {path for name, e in EXHIBITS.items() if e.measure != "seconds" for path in request(name, made).wanted()}
+    assert runs == wanted and len(wanted) < sum(len(e.cells(SCALES["tiny"])) for e in EXHIBITS.values())
+
+
+def test_finished_runs_from_elsewhere_are_imported(made: Path, tmp_path: Path) -> None:
+    done = reproduce(request("accuracy", tmp_path, index([made])), Forbidden())
+    there = json.loads((made / "tiny" / "accuracy" / "exhibit.json").read_text())["cells"]
+    assert done.grid.json() == there
+    with pytest.raises(InputError, match=r"--import .*nowhere: no such folder"):
+        index([tmp_path / "nowhere"])
+
+
+def test_a_run_of_something_else_is_not_imported(made: Path, tmp_path: Path) -> None:
+    other = SCALES["tiny"]
+    changed = Request(EXHIBITS["accuracy"], other, (1,), tmp_path, {"device": "cpu"}, index([made]))
+    assert all(changed.finished(path, each) is None for path, each in changed.wanted().items())
+
+
+def test_the_list_tells_what_is_done(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(["paper", "list", "--scale", "tiny", "--out", str(made)]) == 0
+    shown = capsys.readouterr().out
+    assert "6 of 6" in shown and " 0 of" not in shown and all(name in shown for name in EXHIBITS)
+
+
+def test_full_scale_is_the_papers() -> None:
+    full = SCALES["full"]
+    accuracy = {(cell.row, cell.column): cell for cell in EXHIBITS["accuracy"].cells(full)}
+    assert accuracy["fedproc", "CIFAR-10"].published == published.Published(70.7, 0.3)
+    assert accuracy["fedproc", "CIFAR-100, lr 0.1"].published == published.Published(74.6, 0.1)
+    assert accuracy["fedproc", "CIFAR-100, lr 0.01"].given["lr"] == 0.01
+    clients = {(cell.row, cell.column): cell for cell in EXHIBITS["clients"].cells(full)}
+    sampled = clients["moon", "m = 100, T = 500, lr 0.1"]
+    assert sampled.given["sample"] == 0.2 and sampled.published == published.Published(61.8)
+    assert {cell.given["epochs"] for cell in EXHIBITS["epochs"].cells(full)} == {1, 5, 10, 20}
+    time = {(cell.row, cell.column): cell.published for cell in EXHIBITS["time"].cells(full)}
+    assert time["fedproc", "CIFAR-10"] == published.Published(11 * 60 + 57.0)
+    assert (
+        slug(clients["moon", "m = 50, T = 200, lr 0.1"].given, full)
+        == "cifar100-moon-clients50-lr0.1-rounds200-sample1"
+    )
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(InputError, match="not known"):
+        execute(["paper", "nothing"])
+    with pytest.raises(InputError, match="--seeds 1 1: expected each seed once"):
+        execute(["paper", "accuracy", "--seeds", "1", "1"])
