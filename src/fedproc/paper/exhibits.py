@@ -10,7 +10,7 @@ from fedproc.paper import published
 from fedproc.paper.published import Published
 
 Given = dict[str, Any]
-Measure = Literal["accuracy", "seconds", "rounds", "epochs"]
+Measure = Literal["accuracy", "seconds", "rounds", "epochs", "tsne"]
 
 ALL = ("solo", "fedavg", "scaffold", "fedprox", "moon", "fedproc")
 FEDERATED = ALL[1:]
@@ -42,6 +42,7 @@ class Scale:
     epochs: tuple[int, ...] = (1, 5, 10, 20)
     seeds: tuple[int, ...] = (0, 1, 2)
     solo_epochs: int = 300
+    embedded: int = 100  # test images of a class in the t-SNE figure
 
 
 def _both(data: str, words: str) -> tuple[Column, Column]:
@@ -78,6 +79,7 @@ SCALES = {
         epochs=(1, 2, 4),
         seeds=(0,),
         solo_epochs=10,
+        embedded=50,
     ),
     "tiny": Scale(
         name="tiny",
@@ -90,6 +92,7 @@ SCALES = {
         epochs=(1, 2),
         seeds=(0,),
         solo_epochs=1,
+        embedded=10,
     ),
 }
 
@@ -116,12 +119,15 @@ class Exhibit:
 
     @property
     def figure(self) -> bool:
-        return self.measure in ("rounds", "epochs")
+        return self.measure in ("rounds", "epochs", "tsne")
 
 
 def _given(scale: Scale, column: Column, method: str, **more: Any) -> Given:
-    solo = {"solo": {"epochs": scale.solo_epochs}} if method == "solo" else {}
-    return {**scale.base, **column.given, "method": method, **solo, **more}
+    """The fields of a run; those that the t-SNE figure shares keep their clients' models."""
+    extra: Given = {"solo": {"epochs": scale.solo_epochs}} if method == "solo" else {}
+    if method in ("fedavg", "fedproc") and column is scale.columns[0]:
+        extra["keep_clients"] = True
+    return {**scale.base, **column.given, "method": method, **extra, **more}
 
 
 def _accuracy(scale: Scale) -> list[Cell]:
@@ -144,14 +150,14 @@ def _beta(scale: Scale) -> list[Cell]:
 
 
 def _alpha(scale: Scale) -> list[Cell]:
-    rows: dict[str, Given] = {
-        "two-stage": {"method": "two-stage"},
-        "alpha = 0.5": {"method": "fedproc", "fedproc": {"alpha": 0.5}},
-        "fedproc": {"method": "fedproc"},
+    rows: dict[str, tuple[str, Given]] = {
+        "two-stage": ("two-stage", {}),
+        "alpha = 0.5": ("fedproc", {"fedproc": {"alpha": 0.5}}),
+        "fedproc": ("fedproc", {}),
     }
     return [
-        Cell(row, column.label, {**scale.base, **column.given, **over}, published.ALPHA[row].get(column.name))
-        for row, over in rows.items()
+        Cell(row, column.label, _given(scale, column, method, **more), published.ALPHA[row].get(column.name))
+        for row, (method, more) in rows.items()
         for column in scale.columns
     ]
 
@@ -195,6 +201,11 @@ def _epochs(scale: Scale) -> list[Cell]:
     ]
 
 
+def _tsne(scale: Scale) -> list[Cell]:
+    first = scale.columns[0]
+    return [Cell(method, first.label, _given(scale, first, method)) for method in ("solo", "fedavg", "fedproc")]
+
+
 def _lr(scale: Scale, column: Column) -> str:
     return f", lr {column.given['lr']:g}" if len(scale.single) > 1 else ""
 
@@ -207,6 +218,7 @@ EXHIBITS = {
         Exhibit("alpha", "Table 4", "Accuracy by how the two losses are weighed", "accuracy", _alpha),
         Exhibit("time", "Table 5", "Seconds a round, each method alone", "seconds", _time),
         Exhibit("clients", "Table 6", "Accuracy with more clients", "accuracy", _clients),
+        Exhibit("tsne", "Figure 2", "What clients and the global model make of the images", "tsne", _tsne),
         Exhibit("rounds", "Figure 4", "Accuracy by round", "rounds", _accuracy),
         Exhibit("epochs", "Figure 5", "Accuracy by local epochs", "epochs", _epochs),
         Exhibit("client-curves", "Figure 6", "Accuracy by round with more clients", "rounds", _client_curves),

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedproc.errors import InputError
+from fedproc.errors import InputError, RunError
 from fedproc.experiment import FREE, Experiment
 from fedproc.methods import METHODS
 from fedproc.methods.fedavg import Problem
+from fedproc.paper import tsne
 from fedproc.paper.exhibits import Cell, Exhibit, Given, Scale
+from fedproc.preparation import Library
 from fedproc.report.panels import draw_epochs, draw_rounds
 from fedproc.report.tables import Grid, Number
 from fedproc.runs.atomic import write_file, write_json
@@ -41,10 +43,10 @@ class Request:
         return self.out / self.scale.name / self.exhibit.name
 
     def experiments(self, cell: Cell) -> dict[Path, Experiment]:
-        """The runs of a cell, by their folders; time is measured on one."""
+        """The runs of a cell, by their folders; times and embeddings are of one seed."""
         alone = self.exhibit.measure == "seconds"
         home = self.out / self.scale.name / ("alone" if alone else "runs") / slug(cell.given, self.scale)
-        seeds = self.seeds[:1] if alone else self.seeds
+        seeds = self.seeds[:1] if self.exhibit.measure in ("seconds", "tsne") else self.seeds
         return {home / f"seed-{seed}": Experiment(**{**self.shared, **cell.given, "seed": seed}) for seed in seeds}
 
     def wanted(self) -> dict[Path, Experiment]:
@@ -53,8 +55,9 @@ class Request:
 
     def finished(self, path: Path, experiment: Experiment) -> Run | None:
         """The run in its folder, or an imported one of the same experiment."""
+        files = ["result.json", *(tsne.needed(experiment.method) if self.exhibit.measure == "tsne" else [])]
         for folder in (path, self.imported.get(identity(experiment.config(), _rounds(experiment)))):
-            if folder is not None and (folder / "result.json").is_file():
+            if folder is not None and all((folder / name).is_file() for name in files):
                 return read_run(folder, experiment)
         return None
 
@@ -72,7 +75,7 @@ def slug(given: Given, scale: Scale) -> str:
     words = [str(given[name]) for name in OF_THE_PATH]
     for name in sorted(given):
         value = given[name]
-        if name in OF_THE_PATH or scale.base.get(name) == value or (name == "solo"):
+        if name in OF_THE_PATH or scale.base.get(name) == value or name in ("solo", "keep_clients"):
             continue
         inner = value.items() if isinstance(value, dict) else [(name, value)]
         words += [f"{key}{number:g}" for key, number in inner]
@@ -130,7 +133,43 @@ def reproduce(request: Request, watcher: Watcher | None = None) -> Reproduction:
     elif missing:
         paths = [path for _, path in missing.values() if path is not None]
         runs |= dict(zip(paths, run_all(missing, watcher=watcher), strict=True))
-    return _written(request, runs)
+    return _embedded(request, runs) if request.exhibit.measure == "tsne" else _written(request, runs)
+
+
+def _embedded(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
+    """The t-SNE figure, and how alike clients and global models see the images."""
+    found = {run.experiment.method: run for run in runs.values()}
+    for method, each in found.items():
+        if not _fine(each):
+            raise RunError(f"{method} diverged in {each.path}: there is nothing to embed")
+    folders = {method: each.path for method, each in found.items() if each.path is not None}
+    images = Library().images(found["fedavg"].experiment)
+    embedded = tsne.embed(folders, images, request.scale.embedded)
+    numbers = {
+        (method, name): Number(value, seeds=1)
+        for method, row in embedded.alignment.items()
+        for name, value in row.items()
+    }
+    exhibit = request.exhibit
+    grid = Grid(f"{exhibit.number}, {exhibit.name}: {exhibit.title} (centred kernel alignment)", numbers)
+    files = _files(request.folder, grid)
+    for kind in ("png", "svg"):
+        files.append(request.folder / f"figure.{kind}")
+        write_file(files[-1], _drawing(tsne.draw, embedded, kind))
+    paths = {method: str(folder) for method, folder in folders.items()}
+    files.append(request.folder / "exhibit.json")
+    write_json(files[-1], {"exhibit": exhibit.name, "scale": request.scale.name, "cells": grid.json(), "runs": paths})
+    return Reproduction(grid, files)
+
+
+def _files(folder: Path, grid: Grid) -> list[Path]:
+    """The grid in three formats."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for name, text in (("table.md", grid.markdown()), ("table.csv", grid.csv()), ("table.tex", grid.latex())):
+        files.append(folder / name)
+        write_file(files[-1], _writing(text))
+    return files
 
 
 def _written(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
@@ -141,11 +180,7 @@ def _written(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
     unit = "seconds" if exhibit.measure == "seconds" else "per cent"
     grid = Grid(f"{exhibit.number}, {exhibit.name}: {exhibit.title} ({unit})", numbers)
     folder = request.folder
-    folder.mkdir(parents=True, exist_ok=True)
-    files = []
-    for name, text in (("table.md", grid.markdown()), ("table.csv", grid.csv()), ("table.tex", grid.latex())):
-        files.append(folder / name)
-        write_file(files[-1], _writing(text))
+    files = _files(folder, grid)
     if exhibit.figure:
         panels: dict[str, dict[str, Any]] = {}
         for cell in cells:
@@ -169,8 +204,8 @@ def _writing(text: str) -> Callable[[Path], object]:
     return lambda path: path.write_text(text, encoding="utf-8")
 
 
-def _drawing(draw: Callable[..., None], panels: Mapping[str, Any], kind: str) -> Callable[[Path], object]:
-    return lambda path: draw(panels, path, kind)
+def _drawing(draw: Callable[..., None], what: Any, kind: str) -> Callable[[Path], object]:
+    return lambda path: draw(what, path, kind)
 
 
 def _fine(found: Run) -> bool:
