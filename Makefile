@@ -1,12 +1,13 @@
 # make run    set everything up, compare FedAvg and FedProc on the embedded data
 # make test   set everything up, run the tests
+# make paper  every table and figure of the paper on the embedded data
 # make lint   ruff and mypy
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test slow lint clean
+.PHONY: run test slow paper lint clean
 
 run: $(READY)
 	$(BIN)/fedproc compare --methods fedavg fedproc --seeds 0 1 --data fashion-mini --clients 10 --beta 0.5 \
@@ -17,6 +18,9 @@ test: $(READY)
 
 slow: $(READY)
 	$(BIN)/pytest -m slow
+
+paper: $(READY)
+	$(BIN)/fedproc paper all --scale small --out runs/paper
 
 lint: $(READY)
 	$(BIN)/ruff check .
