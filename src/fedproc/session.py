@@ -18,7 +18,7 @@ from fedproc.methods.plugin import LOADED
 from fedproc.networks import Weights, build, load_encoder
 from fedproc.preparation import Library, prepare, resolve_device
 from fedproc.rounds import Loop, Progress, State, first_state, play
-from fedproc.runs.folder import RunFolder
+from fedproc.runs.folder import RunFolder, client_model
 from fedproc.runs.result import summarise
 
 Record = dict[str, Any]
@@ -124,7 +124,7 @@ class Session:
             task, payload = answer.task, answer.payload
             if task.kind is Kind.TRAIN and task.round == self.plan.rounds - 1 and payload is not None:
                 named = self.setting.layout.named(Weights.of(payload.tensors))
-                self.folder.write_model(_client_file(task.client), named, self._description())
+                self.folder.write_model(client_model(task.client), named, self._description())
 
     def job(self, task: Task) -> Job:
         if task.kind is not Kind.TRAIN:
@@ -210,7 +210,7 @@ class Session:
             for client in range(len(self.plan.client_sizes)):
                 own = self.store.get(client)
                 if own is not None:
-                    yield _client_file(client), layout.named(Weights.of(own))
+                    yield client_model(client), layout.named(Weights.of(own))
             return
         yield "model.safetensors", {**layout.named(self.state.weights), **prototypes}
         if "averaged_params" in kept:
@@ -250,10 +250,6 @@ def _restored(found: tuple[dict[str, Tensor], Record, list[str]], state: State) 
         bytes_down=int(values["bytes_down"]),
     )
     return back, Holdings.restored(under("client/"), values["clients"])
-
-
-def _client_file(client: int) -> str:
-    return f"models/client-{client:03d}.safetensors"
 
 
 def _pop_confusion(record: Record) -> Record | None:

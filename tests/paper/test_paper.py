@@ -40,11 +40,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("exhibit", EXHIBITS.values(), ids=EXHIBITS)
+@pytest.mark.parametrize("exhibit", [each for each in EXHIBITS.values() if each.name != "tsne"], ids=lambda e: e.name)
 def test_every_exhibit_is_written_with_the_numbers_of_its_runs(made: Path, exhibit: Exhibit) -> None:
     folder = made / "tiny" / exhibit.name
-    if exhibit.measure == "tsne":
-        return  # has a test of its own
     found = json.loads((folder / "exhibit.json").read_text())
     cells = exhibit.cells(SCALES["tiny"])
     assert [(cell["row"], cell["column"]) for cell in found["cells"]] == [(cell.row, cell.column) for cell in cells]

@@ -14,6 +14,7 @@ from fedproc.cli.parser import Parser
 from fedproc.data.pictures import EXTENSIONS, Picture, concurrently
 from fedproc.errors import InputError
 from fedproc.runs.atomic import write_file
+from fedproc.runs.folder import client_model
 from fedproc.trained import Model, export_onnx, load_model
 
 
@@ -39,7 +40,7 @@ def add(commands: Any) -> None:
 def _model(parsed: argparse.Namespace) -> Model:
     name = "averaged.safetensors" if parsed.averaged else "model.safetensors"
     if parsed.client is not None:
-        name = f"models/client-{parsed.client:03d}.safetensors"
+        name = client_model(parsed.client)
     return load_model(parsed.run, name, parsed.network)
 
 

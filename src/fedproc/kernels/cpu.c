@@ -261,17 +261,18 @@ int take_batch(const unsigned char *bank, const long *index, const short *row, c
 #ifndef __clang__
 __attribute__((optimize("fp-contract=off")))
 #endif
-void sgd(float *params, const float *gradient, float *velocity, long count, float lr, float momentum, float decay)
+int sgd(float *params, const float *gradient, float *velocity, int count, float lr, float momentum, float decay)
 {
 #ifdef __clang__
 #pragma clang fp contract(off)
 #endif
-    for (long i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++) {
         const float slope = __builtin_fmaf(params[i], decay, gradient[i]);
         const float kept = velocity[i] * momentum;
         velocity[i] = kept + slope;
         params[i] = __builtin_fmaf(velocity[i], -lr, params[i]);
     }
+    return 0;
 }
 
 static unsigned long mixed(unsigned long word)
@@ -288,21 +289,23 @@ static unsigned long folded(unsigned long key, unsigned long value)
 }
 
 /* The streams' 64 bits at (key, epoch, position), for S epochs and positions 0 to B - 1. */
-void hash_bits(const long *epochs, long *out, unsigned long key, long S, long B)
+int hash_bits(const long *epochs, long *out, unsigned long key, int S, int B)
 {
     for (long s = 0; s < S; s++) {
         const unsigned long at = folded(key, (unsigned long)epochs[s]);
         for (long b = 0; b < B; b++)
             out[s * B + b] = (long)folded(at, (unsigned long)b);
     }
+    return 0;
 }
 
 /* Integers below `below` at (key, epoch, position), for S epochs and positions (S, B). */
-void hash_draws(const long *epochs, const long *positions, short *out, unsigned long key, long S, long B, long below)
+int hash_draws(const long *epochs, const long *positions, short *out, unsigned long key, int S, int B, int below)
 {
     for (long s = 0; s < S; s++) {
         const unsigned long at = folded(key, (unsigned long)epochs[s]);
         for (long b = 0; b < B; b++)
             out[s * B + b] = (short)(((folded(at, (unsigned long)positions[s * B + b]) >> 32) * (unsigned long)below) >> 32);
     }
+    return 0;
 }

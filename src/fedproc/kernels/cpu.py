@@ -98,7 +98,7 @@ def usable(tensor: Tensor) -> bool:
     return missing() is None and not torch.compiler.is_compiling()
 
 
-def _call(name: str, *arguments: Tensor | int | float | None) -> None:
+def _call(name: str, *arguments: Tensor | ctypes.c_ulong | int | float | None) -> None:
     """Call a function of the library: tensors as pointers, None as null."""
     library = _library()[0]
     assert library is not None
@@ -164,32 +164,18 @@ def take_batch(
 
 def sgd_(params: Tensor, gradient: Tensor, velocity: Tensor, lr: float, momentum: float, decay: float) -> None:
     """One step of SGD on flat parameters, in place."""
-    library = _library()[0]
-    assert library is not None
-    numbers = [ctypes.c_float(number) for number in (lr, momentum, decay)]
-    library.sgd(*map(_pointer, (params, gradient, velocity)), ctypes.c_long(params.numel()), *numbers)
+    _call("sgd", params, gradient, velocity, params.numel(), lr, momentum, decay)
 
 
 def bits(key: int, epochs: Tensor, wide: int) -> Tensor:
     """The streams' 64 bits at epochs (S,) and positions 0 to wide - 1, as int64 (S, wide)."""
-    library = _library()[0]
-    assert library is not None
     out = torch.empty(len(epochs), wide, dtype=torch.int64)
-    sizes = [ctypes.c_long(size) for size in out.shape]
-    library.hash_bits(*map(_pointer, (epochs.contiguous(), out)), ctypes.c_ulong(key), *sizes)
+    _call("hash_bits", epochs.contiguous(), out, ctypes.c_ulong(key), *out.shape)
     return out
 
 
 def draws(key: int, epochs: Tensor, positions: Tensor, below: int) -> Tensor:
     """Integers below `below` at epochs (S,) and positions (S, B), as int16 (S, B)."""
-    library = _library()[0]
-    assert library is not None
     out = torch.empty(positions.shape, dtype=torch.int16)
-    sizes = [ctypes.c_long(size) for size in (*out.shape, below)]
-    tensors = (epochs.contiguous(), positions.contiguous(), out)
-    library.hash_draws(*map(_pointer, tensors), ctypes.c_ulong(key), *sizes)
+    _call("hash_draws", epochs.contiguous(), positions.contiguous(), out, ctypes.c_ulong(key), *out.shape, below)
     return out
-
-
-def _pointer(tensor: Tensor) -> ctypes.c_void_p:
-    return ctypes.c_void_p(tensor.data_ptr())

@@ -17,7 +17,6 @@ from fedproc.lanes.setting import Bank, Job, Setting
 from fedproc.lanes.stacked import StackedExecutor, check_stackable
 from fedproc.lanes.streamed import StreamedExecutor
 from fedproc.lanes.task import SERVER, Answer, Kind, Task
-from fedproc.networks.cost import cost
 
 __all__ = [
     "SERVER",
@@ -111,7 +110,7 @@ def choose(kind: str, lanes: int | str, threads: int | None, settings: Sequence[
 def _suitable(settings: Sequence[Setting], on_gpu: bool, foreign: bool) -> str:
     if not on_gpu:
         return "serial"
-    if not foreign and any(_operations(setting) >= HEAVY for setting in _different(settings)):
+    if not foreign and any(setting.operations >= HEAVY for setting in _different(settings)):
         return "streamed"
     return "stacked" if all(_stackable(setting) for setting in _different(settings)) else "serial"
 
@@ -121,18 +120,13 @@ def _different(settings: Sequence[Setting]) -> list[Setting]:
     return list({setting.spec: setting for setting in settings}.values())
 
 
-def _operations(setting: Setting) -> float:
-    return cost(setting.network, setting.spec.channels, setting.spec.side).operations * setting.batch_size
-
-
 def _room(settings: Sequence[Setting]) -> int:
     """Lanes that the free memory holds."""
     lanes = []
     for setting in _different(settings):
         free = torch.cuda.mem_get_info(setting.device)[0] if setting.device.type == "cuda" else 4 << 30
-        values = cost(setting.network, setting.spec.channels, setting.spec.side).values
         params = sum(parameter.numel() for parameter in setting.network.parameters())
-        held = setting.spec.dtype.itemsize * (COPIES * params + PASSES * setting.batch_size * values)
+        held = setting.spec.dtype.itemsize * (COPIES * params + PASSES * setting.batch_size * setting.cost.values)
         lanes.append(int(0.6 * free / held))
     return max(1, min(lanes))
 

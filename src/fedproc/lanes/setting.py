@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from fedproc.evaluate import HeldOut
 from fedproc.lanes.task import Task
 from fedproc.methods.fedavg import FedAvg, Tensors
 from fedproc.networks import Layout, Network, NetworkSpec, Weights
+from fedproc.networks.cost import Cost, cost
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,16 @@ class Setting:
     model_seed: int
     device: torch.device
     _shares_seen: dict[int, Tensor] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def cost(self) -> Cost:
+        """What one image costs the network, counted once."""
+        return cost(self.network, self.spec.channels, self.spec.side)
+
+    @property
+    def operations(self) -> float:
+        """Of a batch forward."""
+        return self.cost.operations * self.batch_size
 
     @property
     def pool(self) -> tuple[object, ...]:

@@ -27,7 +27,6 @@ from fedproc.lanes.stacked_net import StackedNet
 from fedproc.lanes.task import Answer, Kind
 from fedproc.methods.fedavg import Local, Tensors
 from fedproc.networks import Weights
-from fedproc.networks.cost import cost
 from fedproc.payload import Payload
 from fedproc.prototypes import class_means, class_sums
 
@@ -126,8 +125,7 @@ class StackedExecutor:
                 return rigs
         self._rigs.pop(key, None)
         names = list(groups)
-        price = cost(setting.network, setting.spec.channels, setting.spec.side).operations * setting.batch_size
-        latency = 1e12 if self.fixed else LATENCY / price
+        latency = 1e12 if self.fixed else LATENCY / setting.operations
         rigs = []
         for parts in share_out([[steps[p] for p in groups[name]] for name in names], latency, self.lanes):
             needed = max(_needed(steps, groups[names[group]], lanes) for group, lanes in parts)

@@ -163,6 +163,8 @@ def _alpha(scale: Scale) -> list[Cell]:
 
 
 def _time(scale: Scale) -> list[Cell]:
+    """Time does not depend on the learning rate: of two columns of a data set the first."""
+    columns = {column.name: column for column in reversed(scale.columns)}
     return [
         Cell(
             method,
@@ -171,7 +173,7 @@ def _time(scale: Scale) -> list[Cell]:
             published.TIME[method].get(column.name),
         )
         for method in FEDERATED
-        for column in (scale.columns if scale.name != "full" else scale.columns[:1] + scale.columns[1::2])
+        for column in reversed(columns.values())
     ]
 
 

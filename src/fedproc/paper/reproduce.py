@@ -151,7 +151,11 @@ def _embedded(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
         for name, value in row.items()
     }
     exhibit = request.exhibit
-    grid = Grid(f"{exhibit.number}, {exhibit.name}: {exhibit.title} (centred kernel alignment)", numbers)
+    grid = Grid(
+        f"{exhibit.number}, {exhibit.name}: {exhibit.title} (centred kernel alignment)",
+        numbers,
+        "Of the first seed's models",
+    )
     files = _files(request.folder, grid)
     for kind in ("png", "svg"):
         files.append(request.folder / f"figure.{kind}")
@@ -178,7 +182,11 @@ def _written(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
     of_cell = {id(cell): [runs[path] for path in request.experiments(cell)] for cell in cells}
     numbers = {(cell.row, cell.column): _number(exhibit, cell, of_cell[id(cell)]) for cell in cells}
     unit = "seconds" if exhibit.measure == "seconds" else "per cent"
-    grid = Grid(f"{exhibit.number}, {exhibit.name}: {exhibit.title} ({unit})", numbers)
+    grid = Grid(
+        f"{exhibit.number}, {exhibit.name}: {exhibit.title} ({unit})",
+        numbers,
+        "The median round of one run" if unit == "seconds" else "",
+    )
     folder = request.folder
     files = _files(folder, grid)
     if exhibit.figure:

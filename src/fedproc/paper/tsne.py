@@ -17,6 +17,7 @@ import torch
 
 from fedproc.data import Images
 from fedproc.report.style import figure, save
+from fedproc.runs.folder import client_model
 from fedproc.trained import load_model
 
 Array = npt.NDArray[Any]
@@ -38,13 +39,9 @@ class Embedded:
     alignment: dict[str, dict[str, float]]
 
 
-def client_file(client: int) -> str:
-    return f"models/client-{client:03d}.safetensors"
-
-
 def needed(method: str) -> list[str]:
     """The model files that a run of a method must have for this figure."""
-    own = [client_file(client) for client in CLIENTS]
+    own = [client_model(client) for client in CLIENTS]
     return own if method == "solo" else ["model.safetensors", *own]
 
 
@@ -67,7 +64,7 @@ def embed(folders: Mapping[str, Path], images: Images, each: int = EACH, seed: i
             return np.concatenate([model(part)[1].numpy() for part in torch.split(pixels, 500)])
 
     z = {(m, name): z_of(m, name) for m in ("solo", "fedavg", "fedproc") for name in needed(m)}
-    one, two = (client_file(client) for client in CLIENTS)
+    one, two = (client_model(client) for client in CLIENTS)
     faces = [z["solo", one], z["solo", two], z["fedavg", "model.safetensors"], z["fedproc", one], z["fedproc", two]]
     model = load_model(folders["fedproc"])
     prototypes = model.get_buffer("prototypes").numpy()

@@ -37,6 +37,7 @@ class Grid:
 
     title: str
     numbers: Mapping[tuple[str, str], Number]
+    of_one_run: str = ""  # what a number is where it is not a mean over seeds
 
     @property
     def rows(self) -> list[str]:
@@ -60,7 +61,8 @@ class Grid:
         seeds = sorted({number.seeds for number in self.numbers.values()})
         count = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
         bracket = "; [published]" if any(number.theirs for number in self.numbers.values()) else ""
-        return f"Mean ± sample deviation over {count} seed{'s' if seeds != [1] else ''}{bracket}."
+        over = f"Mean ± sample deviation over {count} seed{'s' if seeds != [1] else ''}"
+        return f"{self.of_one_run or over}{bracket}."
 
     def _heads(self) -> list[str]:
         return ["", *(column.replace("|", ", E = ") for column in self.columns)]

@@ -244,6 +244,11 @@ class RunFolder:
         write_file(path, lambda temporary: temporary.write_bytes(content))
 
 
+def client_model(client: int) -> str:
+    """Where a run folder holds a client's own model."""
+    return f"models/client-{client:03d}.safetensors"
+
+
 def differences(old: Record, new: Record, prefix: str = "") -> list[tuple[str, Any, Any]]:
     """(field, old, new) wherever two configs say different things that matter."""
     found = []
