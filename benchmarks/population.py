@@ -22,7 +22,7 @@ def main() -> None:
     options.add_argument("--populations", type=int, nargs="*", default=[10, 100, 1000, 10_000])
     options.add_argument("--each", type=int, default=50, help="samples of a client")
     options.add_argument("--cohort", type=int, default=10)
-    options.add_argument("--rounds", type=int, default=12)
+    options.add_argument("--rounds", type=int, default=60)
     options.add_argument("--methods", nargs="*", default=["fedavg", "fedproc", "scaffold"])
     given = options.parse_args()
     found: dict[str, Record] = {}

@@ -112,9 +112,9 @@ def test_lanes_are_independent() -> None:
     torch.manual_seed(1)
     z, c = torch.randn(3, 5, 6), torch.randn(3, 4, 6)
     labels, known = torch.randint(0, 4, (3, 5)), torch.rand(3, 4) > 0.3
-    together = prototypes.contrast(z, labels, c, 0.7, known)
+    together = prototypes.contrast(z, labels, c, 0.7, known)[0]
     for lane in range(3):
-        alone = prototypes.contrast(z[lane], labels[lane], c[lane], 0.7, known[lane])
+        alone = prototypes.contrast(z[lane], labels[lane], c[lane], 0.7, known[lane])[0]
         torch.testing.assert_close(together[lane], alone)
 
 

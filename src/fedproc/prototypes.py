@@ -36,8 +36,9 @@ def similarities(z: Tensor, prototypes: Tensor) -> Tensor:
 
 def contrast(
     z: Tensor, labels: Tensor, prototypes: Tensor, tau: float, known: Tensor, offset: Tensor | None = None
-) -> Tensor:
-    """`prototype_loss` for prototypes that the payload guard has already found finite.
+) -> tuple[Tensor, Tensor]:
+    """`prototype_loss` for prototypes that the payload guard has already found finite, and whether each sample counts:
+    its class is known.
 
     `offset` (..., K) is added to the similarities/tau: the calibration by a client's own class shares.
     """
@@ -52,12 +53,8 @@ def contrast(
     out = torch.finfo(cosines.dtype).min / 2  # finite, so that no class at all gives 0 and not NaN
     among_known = cosines.masked_fill(~known.unsqueeze(-2), out)
     losses = F.cross_entropy(among_known.flatten(0, -2), labels.flatten(), reduction="none").view(labels.shape)
-    return torch.where(is_known(labels, known), losses, torch.zeros_like(losses))
-
-
-def is_known(labels: Tensor, known: Tensor) -> Tensor:
-    """Whether the class of each sample has a prototype: labels (..., B), known (..., K) -> (..., B)."""
-    return known.gather(-1, labels)
+    counted = known.gather(-1, labels)
+    return torch.where(counted, losses, torch.zeros_like(losses)), counted
 
 
 def prototype_loss(
@@ -75,7 +72,7 @@ def prototype_loss(
     if not bool(torch.isfinite(prototypes[known]).all()):
         raise ValueError("prototypes: expected finite values, got nan or inf in a known class")
     known = known.expand(*labels.shape[:-1], known.shape[-1])
-    return contrast(z, labels, prototypes, tau, known)
+    return contrast(z, labels, prototypes, tau, known)[0]
 
 
 def class_sums(z: Tensor, labels: Tensor, classes: int, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:

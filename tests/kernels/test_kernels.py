@@ -132,7 +132,7 @@ def test_cross_entropies(classes: int) -> None:
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("counted", [False, True])
 def test_mean(masked: bool, counted: bool) -> None:
-    from fedproc.kernels.losses import mean
+    from fedproc.kernels.losses import mean, weighted_mean
 
     values = normals(3, 20)
     mask = normals(3, 20, seed=1) > 0 if masked else None
@@ -147,6 +147,9 @@ def test_mean(masked: bool, counted: bool) -> None:
         return (values * keep).sum(dim=-1) / keep.sum(dim=-1).clamp(min=1)
 
     same_gradients(lambda v: mean(v, mask, among), plain, [values])
+    weight = normals(3, seed=4)
+    same_gradients(lambda v: weighted_mean(v, mask, among, weight)[0], lambda v: weight * plain(v), [values])
+    torch.testing.assert_close(weighted_mean(values, mask, among, weight)[1], mean(values, mask, among))
 
 
 @pytest.mark.parametrize("offset", [False, True])
@@ -162,10 +165,12 @@ def test_contrasts(offset: bool, tau: float) -> None:
 
     def plain(z: Tensor) -> Tensor:
         among = None if shift is None else shift.double()
-        return prototypes.contrast(z.double(), labels, means.double(), tau, known, among)
+        return prototypes.contrast(z.double(), labels, means.double(), tau, known, among)[0]
 
-    same_gradients(lambda z: contrasts(z, labels, means, tau, known, shift), plain, [z])
-    assert float(contrasts(z, labels, means, tau, known, shift)[0, 1]) == 0
+    same_gradients(lambda z: contrasts(z, labels, means, tau, known, shift)[0], plain, [z])
+    losses, counted = contrasts(z, labels, means, tau, known, shift)
+    assert float(losses[0, 1]) == 0
+    assert counted.tolist() == [[True, False, True], [True, True, True]]
 
 
 def test_contrast_of_nothing_is_nothing() -> None:
@@ -174,10 +179,10 @@ def test_contrast_of_nothing_is_nothing() -> None:
     z = torch.zeros(1, 2, 16, device=DEVICE, requires_grad=True)
     z.data[0, 1] = 1e30  # squares overflow
     labels, means = torch.zeros(1, 2, dtype=torch.int64, device=DEVICE), normals(1, 3, 16)
-    loss = contrasts(z, labels, means, 1.0, torch.ones(1, 3, dtype=torch.bool, device=DEVICE), None)
+    loss, _ = contrasts(z, labels, means, 1.0, torch.ones(1, 3, dtype=torch.bool, device=DEVICE), None)
     (slope,) = torch.autograd.grad(loss.sum(), z)
     assert loss.isfinite().all() and slope.isfinite().all() and not slope[0, 0].any()
-    nobody = contrasts(z, labels, means, 1.0, torch.zeros(1, 3, dtype=torch.bool, device=DEVICE), None)
+    nobody, _ = contrasts(z, labels, means, 1.0, torch.zeros(1, 3, dtype=torch.bool, device=DEVICE), None)
     assert not nobody.any()
 
 

@@ -7,6 +7,7 @@ from torch import nn
 from fedproc import InputError
 from fedproc.networks import EMBEDDING, Layout, NetworkSpec, build
 from fedproc.networks.batch_norm import MaskedBatchNorm, convert
+from fedproc.networks.cost import cost
 
 
 def spec(
@@ -125,3 +126,27 @@ def test_group_norm_of_any_width(width: int) -> None:
 def test_large_images(name: str) -> None:
     z, logits = build(spec(name, 224, 3, width=4), 0)(torch.zeros(2, 3, 224, 224))
     assert z.shape == (2, EMBEDDING) and logits.shape == (2, 10)
+
+
+@pytest.mark.parametrize("name", ["simple-cnn", "resnet18"])
+def test_operations_are_those_that_torch_counts(name: str) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    network = build(NetworkSpec(name, 8, 3, 32, 10, False), 0).double().eval()
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        network(torch.zeros(1, 3, 32, 32, dtype=torch.float64))
+    assert cost(network, 3, 32).operations == counter.get_total_flops()
+
+
+def test_written_gradients_lie_as_the_parameters_do() -> None:
+    """Also where they come in two dtypes, and convolutions' with their channels last."""
+    network = build(NetworkSpec("resnet18", 4, 3, 32, 10, False), 0)
+    layout = Layout.of(network, channels_last=True)
+    given = [p.detach().to(torch.bfloat16 if p.dim() == 4 else p.dtype) for p in network.parameters()]
+    flat = torch.zeros(layout.sizes[0])
+    layout.write(flat, given)
+    read = layout.read(network).params
+    rounded = torch.cat([torch.full((p.numel(),), p.dim() == 4) for p in network.parameters()])
+    assert torch.equal(flat[~rounded], read[~rounded])
+    assert torch.equal(flat[rounded], read[rounded].to(torch.bfloat16).float())

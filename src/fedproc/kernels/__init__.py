@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 
@@ -71,6 +75,21 @@ def arithmetic() -> dict[str, Any]:
 def activations(dtype: torch.dtype) -> torch.dtype:
     """The type hidden layers are stored in."""
     return torch.bfloat16 if _precision == "bf16" else dtype
+
+
+def side_by_side(one: Callable[[], A], other: Callable[[], B]) -> tuple[A, B]:
+    """What two functions give that do not need each other: a step that is being captured does both at once, and so does
+    its backward pass.
+    """
+    if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+        return one(), other()
+    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        first = one()
+    second = other()
+    main.wait_stream(side)
+    return first, second
 
 
 def ceil_div(a: int, b: int) -> int:

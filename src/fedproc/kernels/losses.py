@@ -48,7 +48,7 @@ def _unit(vectors):
 
 @triton.jit(do_not_specialize=["B"])
 def _contrast(
-    z, labels, prototypes, known, offset, loss, slope, inverse_tau, B, K,
+    z, labels, prototypes, known, offset, loss, counted, slope, inverse_tau, B, K,
     Q: tl.constexpr, OFFSET: tl.constexpr, BM: tl.constexpr, BK: tl.constexpr,
     SHORT: tl.constexpr, PRODUCT: tl.constexpr,
 ):  # fmt: skip
@@ -73,6 +73,7 @@ def _contrast(
     powers = tl.exp(scores - top[:, None])
     total = tl.sum(powers, axis=1)
     own = tl.sum(tl.where(hit, scores, 0.0), axis=1)
+    tl.store(counted + row, counts.to(tl.uint8), m < B)
     tl.store(loss + row, tl.where(counts, tl.log(total) + top - own, 0.0), m < B)
     d = (powers / total[:, None] - tl.where(hit, 1.0, 0.0)) * inverse_tau
     along = tl.sum(d * cosines, axis=1)
@@ -83,7 +84,10 @@ def _contrast(
 
 
 @triton.jit(do_not_specialize=["B"])
-def _mean(values, mask, counted, mean, share, B, MASK: tl.constexpr, COUNTED: tl.constexpr, BLOCK: tl.constexpr):
+def _mean(
+    values, mask, counted, weight, mean, weighted, share, B,
+    MASK: tl.constexpr, COUNTED: tl.constexpr, WEIGHT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     b = tl.arange(0, BLOCK)
     keep = b < B
@@ -94,34 +98,52 @@ def _mean(values, mask, counted, mean, share, B, MASK: tl.constexpr, COUNTED: tl
     count = tl.maximum(tl.sum(keep.to(tl.float32), axis=0), 1.0)
     total = tl.sum(tl.where(keep, tl.load(values + row * B + b, b < B, 0.0), 0.0), axis=0)
     tl.store(mean + row, total / count)
-    tl.store(share + row * B + b, tl.where(keep, 1.0 / count, 0.0), b < B)
+    factor = 1.0 / count
+    if WEIGHT:
+        factor *= tl.load(weight + row)
+        tl.store(weighted + row, total * factor)
+    tl.store(share + row * B + b, tl.where(keep, factor, 0.0), b < B)
 
 
 class Mean(torch.autograd.Function):
-    """`mean` with its gradient."""
+    """`weighted_mean` with its gradient; without a weight, the mean comes first."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, mask: Tensor | None, counted: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, values: Tensor, mask: Tensor | None, counted: Tensor | None, weight: Tensor | None
+    ) -> tuple[Tensor, Tensor] | Tensor:
         values = values.contiguous()
         batch = values.shape[-1]
         found = torch.empty(values.shape[:-1], dtype=torch.float32, device=values.device)
+        weighted = found if weight is None else torch.empty_like(found)
         share = torch.empty_like(values)
         bytes_of = [values if t is None else t.contiguous().view(torch.uint8) for t in (mask, counted)]
         _mean[(found.numel(),)](
-            values, *bytes_of, found, share, batch,
-            MASK=mask is not None, COUNTED=counted is not None, BLOCK=power_of_two(batch), num_warps=1,
+            values, *bytes_of, values if weight is None else weight.contiguous(), found, weighted, share, batch,
+            MASK=mask is not None, COUNTED=counted is not None, WEIGHT=weight is not None, BLOCK=power_of_two(batch),
+            num_warps=1,
         )  # fmt: skip
         ctx.save_for_backward(share)
-        return found
+        if weight is None:
+            return found
+        ctx.mark_non_differentiable(found)
+        ctx.set_materialize_grads(False)
+        return weighted, found
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.saved_tensors[0] * g.unsqueeze(-1), None, None
+    def backward(ctx: Any, g: Tensor, *_: None) -> tuple[Tensor, None, None, None]:
+        return ctx.saved_tensors[0] * g.unsqueeze(-1), None, None, None
 
 
 def mean(values: Tensor, mask: Tensor | None, counted: Tensor | None) -> Tensor:
     """The mean (...) of values (..., B) over those in both; 0 of none."""
-    found: Tensor = Mean.apply(values, mask, counted)
+    found: Tensor = Mean.apply(values, mask, counted, None)
+    return found
+
+
+def weighted_mean(values: Tensor, mask: Tensor | None, counted: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean times a weight (...), and the mean, through which no gradient flows."""
+    found: tuple[Tensor, Tensor] = Mean.apply(values, mask, counted, weight)
     return found
 
 
@@ -163,30 +185,35 @@ class Contrast(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, z: Tensor, labels: Tensor, prototypes: Tensor, tau: float, known: Tensor, offset: Tensor | None
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         z, labels, prototypes = z.contiguous(), labels.contiguous(), prototypes.contiguous()
         batch, features = z.shape[-2:]
         classes = prototypes.shape[-2]
         lanes = z.numel() // (batch * features)
         loss = torch.empty(labels.shape, dtype=torch.float32, device=z.device)
         slope = torch.empty(z.shape, dtype=torch.float32, device=z.device)
+        counted = torch.empty(labels.shape, dtype=torch.bool, device=z.device)
         there = known.contiguous().view(torch.uint8)
         _contrast[(ceil_div(batch, 16), lanes)](
-            z, labels, prototypes, there, there if offset is None else offset.contiguous(), loss, slope, 1.0 / tau,
-            batch, classes, Q=features, OFFSET=offset is not None, BM=16, BK=power_of_two(classes), num_warps=4,
-            **arithmetic(),
+            z, labels, prototypes, there, there if offset is None else offset.contiguous(), loss,
+            counted.view(torch.uint8), slope, 1.0 / tau, batch, classes,
+            Q=features, OFFSET=offset is not None, BM=16, BK=power_of_two(classes), num_warps=4, **arithmetic(),
         )  # fmt: skip
         ctx.save_for_backward(slope)
-        return loss
+        ctx.mark_non_differentiable(counted)
+        ctx.set_materialize_grads(False)
+        return loss, counted
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None, None, None, None]:
+    def backward(ctx: Any, g: Tensor, _: None) -> tuple[Tensor, None, None, None, None, None]:
         return ctx.saved_tensors[0] * g.unsqueeze(-1), None, None, None, None, None
 
 
 def contrasts(
     z: Tensor, labels: Tensor, prototypes: Tensor, tau: float, known: Tensor, offset: Tensor | None
-) -> Tensor:
-    """Losses (..., B) of z (..., B, Q), prototypes (..., K, Q), known (..., K), offset (..., K) of the similarities."""
-    losses: Tensor = Contrast.apply(z, labels, prototypes, tau, known, offset)
-    return losses
+) -> tuple[Tensor, Tensor]:
+    """Losses (..., B) of z (..., B, Q), prototypes (..., K, Q), known (..., K), offset (..., K) of the similarities;
+    and whether each sample's class is known.
+    """
+    found: tuple[Tensor, Tensor] = Contrast.apply(z, labels, prototypes, tau, known, offset)
+    return found

@@ -42,11 +42,10 @@ class SerialNet:
         self.weights = setting.layout.read(self.module)
         self._layout = setting.layout
         self._short = kernels.precision() == "bf16" and setting.device.type == "cuda"
+        self._gradient = torch.zeros_like(self.weights.params)
         if self._short:
-            self.weights.params.requires_grad_()
             return
         setting.layout.bind(self.module, self.weights)
-        self._gradient = torch.zeros_like(self.weights.params)
         named = setting.layout.named(Weights(self._gradient, self.weights.buffers, self.weights.counters))
         for name, parameter in self.module.named_parameters():
             if parameter.requires_grad:
@@ -76,21 +75,26 @@ class SerialNet:
 
     def _rounded(self, weights: Weights, images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         named = self._layout.named(weights)
-        self._rounded_params = weights.params.detach().to(torch.bfloat16).requires_grad_()
-        short = self._layout.named(Weights(self._rounded_params, weights.buffers, weights.counters))
-        for name, tensor in short.items():
-            if tensor.dim() > 1 and name.startswith("encoder."):
-                named[name] = tensor
+        short = self._layout.named(Weights(weights.params.to(torch.bfloat16), weights.buffers, weights.counters))
+        named |= {name: short[name] for name, shape in self._layout.params if self._rounds(name, shape)}
+        if torch.is_grad_enabled():
+            self._leaves = [named[name].detach().requires_grad_() for name, _ in self._layout.params]
+            named |= {name: leaf for (name, _), leaf in zip(self._layout.params, self._leaves, strict=True)}
         images = images.to(torch.bfloat16, memory_format=torch.channels_last)
         with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
             z, logits = functional_call(self.module, named, (images, mask))
         return z.float(), logits.float()
 
+    @staticmethod
+    def _rounds(name: str, shape: tuple[int, ...]) -> bool:
+        return name.startswith("encoder.") and len(shape) > 1
+
     def gradient(self, total: Tensor) -> Tensor:
         if self._short:
             with torch.enable_grad():
-                exact, short = torch.autograd.grad(total, (self.weights.params, self._rounded_params))
-            return exact.add_(short)
+                found = torch.autograd.grad(total, self._leaves, materialize_grads=True)
+            self._layout.write(self._gradient, found)
+            return self._gradient
         self._gradient.zero_()
         with torch.enable_grad():
             total.backward()  # type: ignore[no-untyped-call]

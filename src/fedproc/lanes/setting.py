@@ -30,7 +30,7 @@ class Bank:
         return cls(torch.from_numpy(split.images).to(device), torch.from_numpy(split.labels).to(device))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Setting:
     """One experiment as lanes see it. `shares` are the clients' indices into `train`."""
 

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from fedproc.errors import InputError, RunError
 from fedproc.evaluate import evaluate_all
-from fedproc.lanes.batches import joined, prototype_plan, ready_images
+from fedproc.lanes.batches import Plan, joined, prototype_plan, ready_images
+from fedproc.lanes.clock import Clock
 from fedproc.lanes.local import Outcome, outcome
 from fedproc.lanes.memory import halving
 from fedproc.lanes.rig import Rig
@@ -32,7 +33,8 @@ from fedproc.prototypes import class_means, class_sums
 
 LATENCY = 14 * 64 * 1.3e6  # operations whose time a step costs before its lanes do any: measured, simple CNN, H200
 ROW = 512  # samples of one client that a pass without gradient takes as a lane
-ROWS, ROW_VALUES = 64, 1 << 28  # such lanes a pass, and the most parameters they may hold together
+ROWS, ROW_VALUES = 128, 1 << 28  # such lanes a pass, and the most parameters they may hold together
+MOST_MEANS = 256  # clients whose class means are taken together, each with a copy of its weights
 
 Key = tuple[object, ...]
 
@@ -51,6 +53,7 @@ class StackedExecutor:
         self.fixed = True
         self._rigs: dict[Key, tuple[frozenset[object], list[tuple[list[object], Rig]]]] = {}
         self._nets: dict[object, StackedNet] = {}
+        self._rows: tuple[list[tuple[Setting, int]], tuple[Plan, Tensor, Tensor]] | None = None
 
     def execute(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Answers in the order of the jobs, each with what its client would keep."""
@@ -71,6 +74,7 @@ class StackedExecutor:
         """Let go of what can be made again."""
         self._rigs.clear()
         self._nets.clear()
+        self._rows = None
 
     def close(self) -> None:
         self.drop()
@@ -90,7 +94,7 @@ class StackedExecutor:
     def _train(self, jobs: Sequence[Job]) -> list[Outcome]:
         """All jobs of a pool over the rigs its groups share, and the class means of those who are asked for them."""
         setting = jobs[0].setting
-        started = time.perf_counter()
+        clock = Clock(setting.device)
         done: dict[int, tuple[Local, Tensor]] = {}
         steps = [job.setting.steps(job.task) for job in jobs]
         groups: dict[object, list[int]] = {}
@@ -98,18 +102,20 @@ class StackedExecutor:
             groups.setdefault(job.setting.group, []).append(place)
         for members, rig in self._rigs_for(jobs, steps, groups):
             done |= self._run(rig, jobs, steps, [groups[group] for group in members])
-        setting.synchronise()
-        trained = time.perf_counter()
-        seconds = [{"train": (trained - started) * count / sum(steps)} for count in steps]
+        clock.mark()
         means: dict[int, Tensors] = {}
+        passes = []
         for mode in ("clean", "training"):
             asked = [place for place, job in enumerate(jobs) if job.setting.method.prototype_pass == mode]
-            began = time.perf_counter()
             found = self._means([jobs[p] for p in asked], [done[p][0].weights for p in asked], mode == "clean")
-            setting.synchronise()
-            for place, tensors in zip(asked, found, strict=True):
-                means[place] = tensors
-                seconds[place]["prototypes"] = (time.perf_counter() - began) / len(asked)
+            means.update(zip(asked, found, strict=True))
+            passes.append(asked)
+            clock.mark()
+        training, *spans = clock.spans()
+        seconds = [{"train": training * count / sum(steps)} for count in steps]
+        for asked, span in zip(passes, spans, strict=True):
+            for place in asked:
+                seconds[place]["prototypes"] = span / len(asked)
         return [outcome(job, *done[place], means.get(place, {}), seconds[place]) for place, job in enumerate(jobs)]
 
     def _rigs_for(
@@ -177,16 +183,18 @@ class StackedExecutor:
         """
         if not jobs:
             return []
+        if len(jobs) > MOST_MEANS:
+            parts = [slice(first, first + MOST_MEANS) for first in range(0, len(jobs), MOST_MEANS)]
+            return [found for part in parts for found in self._means(jobs[part], weights[part], clean)]
         setting = jobs[0].setting
         net, classes = self._net(setting), setting.spec.classes
         net.train(not clean)
-        plan, owners = joined([prototype_plan(job, clean, ROW) for job in jobs])
-        everyone = Weights.of(_stack([each.tensors() for each in weights]))
-        owner = torch.tensor(owners, device=setting.device)
+        plan, owner, each = self._prototype_rows(jobs, clean)
+        everyone = Weights.of(_stack([own.tensors() for own in weights]))
         cursor = torch.zeros(1, dtype=torch.int64, device=setting.device)
         sums, counts = [], []
         rows = max(1, min(ROWS, ROW_VALUES // everyone.params.shape[1]))
-        for first in range(0, len(owners), rows):
+        for first in range(0, len(owner), rows):
             some = slice(first, first + rows)
             lanes = Weights.of({n: t.index_select(0, owner[some]) for n, t in everyone.tensors().items()})
             draws = {name: values[None, some] for name, values in plan.draws.items()}
@@ -196,14 +204,27 @@ class StackedExecutor:
             row_sums, row_counts = class_sums(z, labels, classes, mask)
             sums.append(row_sums)
             counts.append(row_counts)
-        found: list[Tensors] = []
+        total, held = (
+            torch.segment_reduce(torch.cat(of_rows).to(torch.float64), "sum", lengths=each, axis=0, unsafe=True)
+            for of_rows in (sums, counts)
+        )
+        means = class_means(total, held).to(everyone.params.dtype)
+        whole = held.to(torch.int64)
+        return [{"class_means": means[place], "class_counts": whole[place]} for place in range(len(jobs))]
+
+    def _prototype_rows(self, jobs: Sequence[Job], clean: bool) -> tuple[Plan, Tensor, Tensor]:
+        """The batches of a pass that takes class means, whose each is, and how many each job has. A clean pass over the
+        same clients is the same in every round.
+        """
+        asked = [(job.setting, job.task.client) for job in jobs]
+        if self._rows is not None and clean and self._rows[0] == asked:
+            return self._rows[1]
+        plan, owners = joined([prototype_plan(job, clean, ROW) for job in jobs])
         each = [owners.count(job) for job in range(len(jobs))]
-        of_rows = (torch.split(torch.cat(sums), each), torch.split(torch.cat(counts), each))
-        for row_sums, row_counts in zip(*of_rows, strict=True):
-            total = row_counts.sum(dim=0)
-            means = class_means(row_sums.sum(dim=0), total).to(everyone.params.dtype)
-            found.append({"class_means": means, "class_counts": total})
-        return found
+        device = jobs[0].setting.device
+        made = plan, torch.tensor(owners, device=device), torch.tensor(each, device=device)
+        self._rows = (asked, made) if clean else None
+        return made
 
     def _evaluate(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Models that are asked about the same images see them side by side."""

@@ -79,6 +79,15 @@ class Batch:
             keep = keep & self.mask
         return torch.where(keep, values, torch.zeros_like(values)).sum(dim=-1) / keep.sum(dim=-1).clamp(min=1)
 
+    def weighted(self, values: Tensor, weight: Tensor, counted: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The mean times a weight (...,), and the mean itself, through which no gradient flows."""
+        if kernels.usable(values):
+            from fedproc.kernels import losses
+
+            return losses.weighted_mean(values, self.mask, counted, weight)
+        mean = self.mean(values, counted)
+        return weight * mean, mean.detach()
+
 
 @dataclass(frozen=True)
 class Local:
@@ -186,11 +195,15 @@ class FedAvg:
         return cross_entropy, (cross_entropy,)
 
     def cross_entropy(self, batch: Batch, local: Local) -> Tensor:
-        """The mean cross-entropy (...,), of logits calibrated by the client's own class shares if asked for."""
+        """The mean cross-entropy (...,)."""
+        return batch.mean(self.cross_entropies(batch, local))
+
+    def cross_entropies(self, batch: Batch, local: Local) -> Tensor:
+        """Of each sample (..., B), of logits calibrated by the client's own class shares if asked for."""
         logits = batch.logits
         if self.problem.calibrate:
             logits = logits + self.problem.calibrate * local.log_shares.unsqueeze(-2)
-        return batch.mean(cross_entropies(logits, batch.labels))
+        return cross_entropies(logits, batch.labels)
 
     def correct(self, gradient: Tensor, local: Local) -> Tensor:
         """The gradient (..., P) that the optimizer sees, before weight decay and momentum."""

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedproc import prototypes, streams
+from fedproc.kernels import side_by_side
 from fedproc.methods import fedavg
 from fedproc.methods.fedavg import Batch, FedAvg, Local, PrototypePass, Tensors
 from fedproc.payload import Payload
@@ -72,7 +73,7 @@ class Prototypical(FedAvg):
         """The weight of the prototype loss in round t = 0, 1, ..."""
         raise TypeError(f"{type(self).__name__} must say what alpha is")
 
-    def cross_entropy_weight(self, alpha: Tensor) -> Tensor | float:
+    def cross_entropy_weight(self, alpha: Tensor) -> Tensor:
         return 1 - alpha
 
     # the server's half
@@ -119,11 +120,17 @@ class Prototypical(FedAvg):
     def loss(self, batch: Batch, local: Local) -> tuple[Tensor, Sequence[Tensor]]:
         known, alpha, gamma = local.sent["known"], local.settings["alpha"], self.problem.calibrate_prototypes
         offset = gamma * local.log_shares if gamma else None
-        samples = prototypes.contrast(batch.z, batch.labels, local.sent["prototypes"], self.options.tau, known, offset)
-        prototype_loss = batch.mean(samples, counted=prototypes.is_known(batch.labels, known))
-        cross_entropy = self.cross_entropy(batch, local)
-        total = self.cross_entropy_weight(alpha) * cross_entropy + alpha * prototype_loss
-        return total, (cross_entropy, prototype_loss)
+
+        def pull() -> tuple[Tensor, Tensor]:
+            sent, tau = local.sent["prototypes"], self.options.tau
+            samples, counted = prototypes.contrast(batch.z, batch.labels, sent, tau, known, offset)
+            return batch.weighted(samples, alpha, counted)
+
+        def classify() -> tuple[Tensor, Tensor]:
+            return batch.weighted(self.cross_entropies(batch, local), self.cross_entropy_weight(alpha))
+
+        (pulled, prototype_loss), (classified, cross_entropy) = side_by_side(pull, classify)
+        return classified + pulled, (cross_entropy, prototype_loss)
 
 
 class FedProc(Prototypical):
@@ -149,5 +156,5 @@ class FedProc(Prototypical):
         fallen = done if options.schedule == "linear" else (1 - math.cos(math.pi * done)) / 2
         return 1 - (1 - options.floor) * fallen
 
-    def cross_entropy_weight(self, alpha: Tensor) -> Tensor | float:
-        return 1 - alpha if self.options.combine == "trade" else 1.0
+    def cross_entropy_weight(self, alpha: Tensor) -> Tensor:
+        return 1 - alpha if self.options.combine == "trade" else torch.ones_like(alpha)

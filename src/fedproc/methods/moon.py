@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from fedproc.kernels import side_by_side
 from fedproc.methods import fedavg
 from fedproc.methods.fedavg import Batch, FedAvg, Local, Tensors
 from fedproc.networks.flat import Weights
@@ -40,7 +41,10 @@ class Moon(FedAvg):
 
     def loss(self, batch: Batch, local: Local) -> tuple[Tensor, Sequence[Tensor]]:
         cross_entropy = self.cross_entropy(batch, local)
-        z, together, before = unit(batch.z), unit(batch.embed(local.start)), unit(batch.embed(Weights.of(local.kept)))
+        z = unit(batch.z)
+        together, before = side_by_side(
+            lambda: unit(batch.embed(local.start)), lambda: unit(batch.embed(Weights.of(local.kept)))
+        )
         to_global, to_previous = (z * together).sum(dim=-1), (z * before).sum(dim=-1)
         samples = F.softplus((to_previous - to_global) / self.options.tau)  # -log softmax at the first of two
         term = batch.mean(samples)

@@ -5,7 +5,7 @@ P trainable parameters, F other float values (running statistics, frozen paramet
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -97,6 +97,14 @@ class Layout:
             for (name, shape), piece in zip(part, pieces, strict=True):
                 named[name] = self._shaped(piece, (*flat.shape[:-1], *shape), len(shape))
         return named
+
+    def write(self, flat: Tensor, params: Sequence[Tensor]) -> None:
+        """Copy the parameters, or what has their shapes, into a flat vector (P,); they may be of several dtypes."""
+        places = torch.split(flat, [prod(shape) for _, shape in self.params])
+        pieces = [self._flat(tensor) for tensor in params]
+        for dtype in {piece.dtype for piece in pieces}:
+            chosen = [at for at, piece in enumerate(pieces) if piece.dtype == dtype]
+            torch._foreach_copy_([places[at] for at in chosen], [pieces[at] for at in chosen])
 
     def _flat(self, tensor: Tensor) -> Tensor:
         return (tensor.movedim(1, -1) if self.channels_last and tensor.dim() == 4 else tensor).reshape(-1)
