@@ -77,12 +77,11 @@ class Setting:
         return task.epochs * max(1, len(self.shares[task.client]) // self.batch_size)
 
     def log_shares(self, client: int) -> Tensor:
-        """log(max(n_ik, 0.5)/n_i) (K,) of a client's own training samples; counted once, since that makes the host wait
-        for the device.
-        """
+        """log(max(n_ik, 0.5)/n_i) (K,) of a client's own training samples, counted once."""
         if client not in self._shares_seen:
             labels = self.train.labels.index_select(0, self.shares[client])
-            counts = torch.bincount(labels, minlength=self.spec.classes).to(torch.float64)
+            ones = torch.ones(1, dtype=torch.float64, device=labels.device).expand(len(labels))
+            counts = ones.new_zeros(self.spec.classes).index_add_(0, labels, ones)  # a bincount would wait for the GPU
             self._shares_seen[client] = (counts.clamp(min=0.5) / len(labels)).log().to(self.spec.dtype)
         return self._shares_seen[client]
 
