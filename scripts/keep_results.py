@@ -4,7 +4,7 @@
     python scripts/keep_results.py SOURCE TARGET
 
 Every run folder below SOURCE whose run is finished or diverged becomes TARGET/<its path below SOURCE> with config,
-metrics, result and environment. Where the data lay and where the run was written say nothing and become DIR.
+metrics, result, environment, partition and the last confusion matrix. Where the data lay and where the run was written say nothing and become DIR.
 """
 
 from __future__ import annotations
@@ -35,8 +35,12 @@ def main() -> None:
         for name, change in (("config.json", without_places), ("environment.json", without_paths)):
             found = json.loads((result.parent / name).read_text(encoding="utf-8"))
             (home / name).write_text(json.dumps(change(found), indent=2) + "\n", encoding="utf-8")
-        for name in ("metrics.jsonl", "result.json"):
-            (home / name).write_bytes((result.parent / name).read_bytes())
+        for name in ("metrics.jsonl", "result.json", "partition.json"):
+            if (result.parent / name).exists():
+                (home / name).write_bytes((result.parent / name).read_bytes())
+        if (result.parent / "confusion.jsonl").exists():
+            *_, last = (result.parent / "confusion.jsonl").read_text(encoding="utf-8").splitlines()
+            (home / "confusion.jsonl").write_text(last + "\n", encoding="utf-8")
         print(home)
 
 

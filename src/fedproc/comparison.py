@@ -7,18 +7,31 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
 from fedproc.report.curves import draw_curves
 from fedproc.runs.atomic import write_file, write_json
 from fedproc.runs.folder import Lock
-from fedproc.simulate import Run, Watcher, run_all
+from fedproc.simulate import Watcher, run_all
 from fedproc.statistics import Paired
 from fedproc.statistics import compare as paired
 
 Given = dict[str, Any]
+
+
+class Seeded(Protocol):
+    """A finished run, as comparisons see it."""
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def result(self) -> Given: ...
+
+    @property
+    def metrics(self) -> list[Given]: ...
 
 
 @dataclass(frozen=True)
@@ -26,12 +39,12 @@ class Row:
     """A method or variant: its finished runs, in the order of the seeds, and the seeds that diverged."""
 
     label: str
-    runs: list[Run]
+    runs: Sequence[Seeded]
     diverged: list[int]
 
     def by_seed(self, name: str) -> dict[int, float]:
         """A number of result.json for each seed that finished."""
-        return {run.experiment.seed: run.result[name] for run in self.runs if name in run.result}
+        return {run.seed: run.result[name] for run in self.runs if name in run.result}
 
     def spread(self, name: str) -> tuple[float, float | None] | None:
         """Mean and sample deviation over seeds of a number of result.json; no deviation of one seed."""
@@ -109,7 +122,7 @@ def compare(
         comparison = Comparison(rows, folder, reference)
         if folder is not None:
             write_json(folder / "comparison.json", summary(comparison, seeds))
-            write_file(folder / "curves.png", lambda path: draw_curves(_curves(comparison), path))
+            write_file(folder / "curves.png", draw_curves(curves(comparison)).save)
         return comparison
     finally:
         if lock is not None:
@@ -156,5 +169,6 @@ def summary(comparison: Comparison, seeds: Sequence[int]) -> Given:
     return {"seeds": list(seeds), "reference": comparison.reference, "rows": rows}
 
 
-def _curves(comparison: Comparison) -> dict[str, list[list[Given]]]:
+def curves(comparison: Comparison) -> dict[str, list[list[Given]]]:
+    """The records of each row's runs."""
     return {row.label: [run.metrics for run in row.runs] for row in comparison.rows}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedproc import streams
 from fedproc.client_store import ClientStore, Holdings
+from fedproc.data.partition import class_counts
 from fedproc.errors import Diverged
 from fedproc.experiment import Experiment
 from fedproc.lanes import Answer, Job, Kind, Task
@@ -72,6 +73,8 @@ class Session:
             if self.experiment.method in LOADED:
                 config["plugin"] = LOADED[self.experiment.method]
             folder.settle(config, self.plan.depends_on_rounds())
+            if not folder.has_partition():
+                folder.write_partition(self.images.class_names, self._holdings())
             self.result = folder.result()
             found = folder.resume() if self.result is None else None
             self.records = folder.metrics()
@@ -83,6 +86,12 @@ class Session:
         except BaseException:
             self.close()
             raise
+
+    def _holdings(self) -> list[list[int]]:
+        """How many samples of each class each client trains on."""
+        shares = [share.cpu().numpy() for share in self.setting.shares]
+        held: list[list[int]] = class_counts(shares, self.images.train.labels, self.images.classes).tolist()
+        return held
 
     def close(self) -> None:
         if self.folder is not None:

@@ -54,6 +54,10 @@ class Run:
     metrics: list[Record]
     path: Path | None
 
+    @property
+    def seed(self) -> int:
+        return self.experiment.seed
+
 
 def run(
     experiment: Experiment, out: str | Path | None = None, *, fresh: bool = False, watcher: Watcher | None = None

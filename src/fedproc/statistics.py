@@ -33,9 +33,11 @@ class Paired:
 
     @property
     def verdict(self) -> str:
+        """An interval that holds 0 shows nothing; one that does not may still be one of many that were looked at."""
         if self.low <= 0 <= self.high:
             return "no difference seen"
-        return "better" if self.difference > 0 else "worse"
+        word = "better" if self.difference > 0 else "worse"
+        return word if self.corrected < 1 - CONFIDENCE else f"{word} (not after Holm)"
 
 
 def compare(rows: Mapping[str, Mapping[int, float]], reference: str) -> dict[str, Paired]:

@@ -7,7 +7,7 @@ import sys
 
 from rich.console import Console
 
-from fedproc.cli import compare, data, listing, paper, predict, run
+from fedproc.cli import compare, data, listing, paper, predict, report, run
 from fedproc.cli.parser import Parser
 from fedproc.methods.plugin import load_plugin
 
@@ -16,7 +16,7 @@ def build_parser() -> Parser:
     """Every command and every flag."""
     parser = Parser(prog="fedproc", description="Federated learning on non-IID image data, built around FedProc.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    for part in (run, compare, paper, listing, data, predict):
+    for part in (run, compare, paper, report, listing, data, predict):
         part.add(commands)
     return parser
 

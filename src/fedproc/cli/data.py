@@ -18,7 +18,7 @@ from fedproc.data.sites import write_sites
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
 from fedproc.preparation import Library, deal
-from fedproc.report.holdings import draw_holdings
+from fedproc.report.heatmaps import draw_holdings
 from fedproc.runs.atomic import write_file
 
 SKEWED = ("dirichlet", "dirichlet-plain", "quantity")  # by --beta
@@ -59,7 +59,7 @@ def show_command(parsed: argparse.Namespace, console: Console) -> int:
         highlight=False,
     )
     heading = f"{title}, heterogeneity {score:.3f}"
-    write_file(parsed.out, lambda path: draw_holdings(counts, images.class_names, heading, path))
+    write_file(parsed.out, draw_holdings(counts, images.class_names, heading).save)
     console.print(f"drawn in {parsed.out}", highlight=False)
     return 0
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table as RichTable
+from rich.text import Text
 
 from fedproc.lanes import Executor
+from fedproc.report.tables import Table
 from fedproc.session import Session
 
 
@@ -108,3 +113,30 @@ def _device(session: Session) -> str:
 
 def _lanes(executor: Executor) -> str:
     return "one client at a time" if executor.lanes == 1 else f"up to {executor.lanes} clients side by side"
+
+
+def print_table(console: Console, table: Table) -> None:
+    """A table with its note below; rows without a name of their own belong to the one above. One that is too wide is
+    turned where that makes it narrower, and else its cells are broken.
+    """
+    words = {"", "accuracy", "verdict"}
+    if not _fits(table, console) and len(table.rows) < len(table.heads) - 1:
+        table = table.turned()
+    fits = _fits(table, console)
+    grouped = any(not row[0].text for row in table.rows)
+    look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0)} if grouped else {}
+    made = RichTable(title=table.title, title_justify="left", **look)
+    for head in table.heads:
+        made.add_column(head, justify="left" if head in words else "right", no_wrap=fits and head not in words)
+    for place, row in enumerate(table.rows):
+        following = table.rows[place + 1] if place + 1 < len(table.rows) else None
+        last = grouped and (following is None or bool(following[0].text))
+        made.add_row(*(Text(cell.text) for cell in row), end_section=last)
+    console.print(made)
+    if table.note:
+        console.print(Text(table.note))
+
+
+def _fits(table: Table, console: Console) -> bool:
+    columns = zip(table.heads, *([cell.text for cell in row] for row in table.rows), strict=True)
+    return sum(max(map(len, column)) + 3 for column in columns) < console.width

@@ -9,12 +9,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedproc.cli.display import Display
+from fedproc.cli.display import Display, print_table
 from fedproc.cli.parser import Parser
 from fedproc.errors import InputError
 from fedproc.paper.exhibits import EXHIBITS, SCALES
 from fedproc.paper.reproduce import Request, index, reproduce
-from fedproc.report.tables import Grid
 
 MACHINE = ("data_dir", "device", "executor", "lanes", "precision")
 EPILOG = """\
@@ -36,6 +35,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--import", nargs="+", type=Path, default=[], dest="imports", metavar="DIR", help="folders with finished runs"
     )
+    parser.add_argument("--only-done", action="store_true", help="run nothing: what is done, and gaps for the rest")
     for name in MACHINE:
         parser.add_argument(f"--{name.replace('_', '-')}", dest=name, metavar="X", help="as for `fedproc run`")
     parser.set_defaults(command=command)
@@ -55,11 +55,19 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
         console.print(f"{scale.name}: {scale.summary}", highlight=False)
         return 0
     for request in requests:
-        done = reproduce(request, Display(console))
-        console.print(shown(done.grid))
-        console.print(done.grid.note(), highlight=False)
+        if parsed.only_done and parsed.name == "all" and not ready(request):
+            console.print(f"{request.exhibit.name}: nothing is done", highlight=False)
+            continue
+        done = reproduce(request, Display(console), parsed.only_done)
+        print_table(console, done.grid.table())
         console.print(f"written: {', '.join(str(path) for path in done.files)}", highlight=False, soft_wrap=True)
     return 0
+
+
+def ready(request: Request) -> bool:
+    """Whether enough is done to show something: any run, or for the embedding all."""
+    done = [request.finished(path, each) is not None for path, each in request.wanted().items()]
+    return all(done) if request.exhibit.measure == "tsne" else any(done)
 
 
 def listed(requests: list[Request]) -> Table:
@@ -78,14 +86,4 @@ def listed(requests: list[Request]) -> Table:
         exhibit = request.exhibit
         costs = (str(len(wanted)), f"{work / 1e6:,.1f}", f"{done} of {len(wanted)}")
         table.add_row(exhibit.name, exhibit.number, exhibit.title, *costs)
-    return table
-
-
-def shown(grid: Grid) -> Table:
-    table = Table(title=grid.title, title_justify="left")
-    table.add_column("")
-    for column in grid.columns:
-        table.add_column(column.replace("|", ", E = "), justify="right")
-    for row, cells in zip(grid.rows, grid.cells(), strict=True):
-        table.add_row(row, *cells)
     return table

@@ -6,6 +6,7 @@ import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from fedproc.experiment import FREE, Experiment
 from fedproc.methods import METHODS
 from fedproc.methods.fedavg import Problem
 from fedproc.paper import tsne
-from fedproc.paper.exhibits import Cell, Exhibit, Given, Scale
+from fedproc.paper.exhibits import EXHIBITS, SCALES, Cell, Exhibit, Given, Scale
+from fedproc.paper.published import Published
 from fedproc.preparation import Library
 from fedproc.report.panels import draw_epochs, draw_rounds
 from fedproc.report.tables import Grid, Number
@@ -88,6 +90,22 @@ def identity(config: Given, rounds: int) -> str:
     return json.dumps({**{k: v for k, v in config.items() if k not in apart}, "rounds": rounds}, sort_keys=True)
 
 
+def setting_of(config: Given, rounds: int) -> str:
+    """`identity` but for the seeds."""
+    return identity({name: value for name, value in config.items() if name not in ("data_seed", "model_seed")}, rounds)
+
+
+@lru_cache(maxsize=1)
+def published_by_setting() -> dict[str, Published]:
+    """The accuracies that the paper prints, by the setting they are of."""
+    full = SCALES["full"]
+    cells = [cell for e in EXHIBITS.values() if e.measure == "accuracy" for cell in e.cells(full) if cell.published]
+    experiments = [Experiment(**{**cell.given, "seed": 0}) for cell in cells]
+    keys = [setting_of(each.config(), _rounds(each)) for each in experiments]
+    pairs = zip(reversed(keys), reversed(cells), strict=True)  # a number that stands in two tables is the first's
+    return {key: cell.published for key, cell in pairs if cell.published is not None}
+
+
 def _rounds(experiment: Experiment) -> int:
     """The rounds a run takes: SOLO's follow its epochs."""
     problem = Problem(experiment.rounds, classes=2, features=2, model_seed=0, epochs=experiment.epochs)
@@ -116,8 +134,8 @@ def read_run(folder: Path, experiment: Experiment) -> Run:
     return Run(experiment, experiment.method, result, [json.loads(line) for line in lines], folder)
 
 
-def reproduce(request: Request, watcher: Watcher | None = None) -> Reproduction:
-    """Run what is not there yet, and write the exhibit."""
+def reproduce(request: Request, watcher: Watcher | None = None, only_done: bool = False) -> Reproduction:
+    """Run what is not there yet, and write the exhibit; with `only_done` write it of what is there."""
     runs: dict[Path, Run] = {}
     missing: dict[str, tuple[Experiment, Path | None]] = {}
     for path, experiment in request.wanted().items():
@@ -126,7 +144,10 @@ def reproduce(request: Request, watcher: Watcher | None = None) -> Reproduction:
             runs[path] = done
         else:
             missing[str(path.relative_to(request.out / request.scale.name))] = (experiment, path)
-    if request.exhibit.measure == "seconds":
+    if only_done:
+        if not runs or (missing and request.exhibit.measure == "tsne"):
+            raise InputError(f"{request.exhibit.name}: {len(runs)} of {len(runs) + len(missing)} runs are done")
+    elif request.exhibit.measure == "seconds":
         for experiment, home in missing.values():
             assert home is not None
             runs[home] = run(experiment, home, watcher=watcher)
@@ -157,20 +178,28 @@ def _embedded(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
         "Of the first seed's models",
     )
     files = _files(request.folder, grid)
+    drawn = tsne.draw(embedded)
     for kind in ("png", "svg"):
         files.append(request.folder / f"figure.{kind}")
-        write_file(files[-1], _drawing(tsne.draw, embedded, kind))
+        write_file(files[-1], partial(drawn.save, kind=kind))
     paths = {method: str(folder) for method, folder in folders.items()}
     files.append(request.folder / "exhibit.json")
-    write_json(files[-1], {"exhibit": exhibit.name, "scale": request.scale.name, "cells": grid.json(), "runs": paths})
+    write_json(files[-1], _content(request, grid, paths))
     return Reproduction(grid, files)
+
+
+def _content(request: Request, grid: Grid, runs: Mapping[str, Any]) -> Given:
+    """What exhibit.json holds."""
+    about = {"exhibit": request.exhibit.name, "scale": request.scale.name, "title": grid.title}
+    return {**about, "of_one_run": grid.of_one_run, "cells": grid.json(), "runs": runs}
 
 
 def _files(folder: Path, grid: Grid) -> list[Path]:
     """The grid in three formats."""
     folder.mkdir(parents=True, exist_ok=True)
+    table = grid.table()
     files = []
-    for name, text in (("table.md", grid.markdown()), ("table.csv", grid.csv()), ("table.tex", grid.latex())):
+    for name, text in (("table.md", table.markdown()), ("table.csv", grid.csv()), ("table.tex", table.latex())):
         files.append(folder / name)
         write_file(files[-1], _writing(text))
     return files
@@ -179,7 +208,7 @@ def _files(folder: Path, grid: Grid) -> list[Path]:
 def _written(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
     exhibit = request.exhibit
     cells = exhibit.cells(request.scale)
-    of_cell = {id(cell): [runs[path] for path in request.experiments(cell)] for cell in cells}
+    of_cell = {id(cell): [runs[path] for path in request.experiments(cell) if path in runs] for cell in cells}
     numbers = {(cell.row, cell.column): _number(exhibit, cell, of_cell[id(cell)]) for cell in cells}
     unit = "seconds" if exhibit.measure == "seconds" else "per cent"
     grid = Grid(
@@ -198,22 +227,18 @@ def _written(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
                 rows.setdefault(cell.row, {})[int(place)] = numbers[cell.row, cell.column]
             else:
                 rows[cell.row] = [found.metrics for found in of_cell[id(cell)] if _fine(found)]
-        draw = draw_epochs if exhibit.measure == "epochs" else draw_rounds
+        drawn = (draw_epochs if exhibit.measure == "epochs" else draw_rounds)(panels)
         for kind in ("png", "svg"):
             files.append(folder / f"figure.{kind}")
-            write_file(files[-1], _drawing(draw, panels, kind))
+            write_file(files[-1], partial(drawn.save, kind=kind))
     paths = {f"{cell.row} | {cell.column}": [str(f.path) for f in of_cell[id(cell)]] for cell in cells}
     files.append(folder / "exhibit.json")
-    write_json(files[-1], {"exhibit": exhibit.name, "scale": request.scale.name, "cells": grid.json(), "runs": paths})
+    write_json(files[-1], _content(request, grid, paths))
     return Reproduction(grid, files)
 
 
 def _writing(text: str) -> Callable[[Path], object]:
     return lambda path: path.write_text(text, encoding="utf-8")
-
-
-def _drawing(draw: Callable[..., None], what: Any, kind: str) -> Callable[[Path], object]:
-    return lambda path: draw(what, path, kind)
 
 
 def _fine(found: Run) -> bool:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from fedproc.data import Images
-from fedproc.report.style import figure, save
+from fedproc.report.style import Picture, picture
 from fedproc.runs.folder import client_model
 from fedproc.trained import load_model
 
@@ -98,21 +98,26 @@ def alignment_of(one: Array, other: Array) -> float:
     return float(np.linalg.norm(a.T @ b) ** 2 / scale) if scale > 0 else 0.0
 
 
-def draw(embedded: Embedded, path: Path, kind: str = "png") -> None:
+def draw(embedded: Embedded) -> Picture:
     """Five panels in a row, classes in colour, FedProc's prototypes as stars, how alike they are below."""
     from matplotlib import colormaps
 
-    made = figure(15, 3.9)
-    axes = made.subplots(1, len(FACES), sharex=True, sharey=True)
+    made = picture(15, 3.9)
+    axes = made.figure.subplots(1, len(FACES), sharex=True, sharey=True)
     shades = colormaps["tab10" if len(embedded.class_names) <= 10 else "gist_ncar"]
     classes = len(embedded.class_names)
     colours = [shades(k if classes <= 10 else k / classes) for k in range(classes)]
     for panel, title, places in zip(axes, FACES, embedded.places, strict=True):
         for k in range(classes):
-            mine = places[embedded.labels == k]
-            panel.scatter(*mine.T, s=4, color=colours[k], alpha=0.7, linewidths=0, label=embedded.class_names[k])
+            mine, name = places[embedded.labels == k], embedded.class_names[k]
+            gid = f"images-{len(made.texts)}"
+            panel.scatter(*mine.T, s=4, color=colours[k], alpha=0.7, linewidths=0, label=name, gid=gid)
+            made.texts[gid] = [name] * len(mine)
         if title.startswith("FedProc"):
-            panel.scatter(*embedded.prototypes.T, s=90, c=colours, marker="*", edgecolors="black", linewidths=0.7)
+            gid = f"prototypes-{len(made.texts)}"
+            stars = {"marker": "*", "edgecolors": "black", "linewidths": 0.7, "gid": gid}
+            panel.scatter(*embedded.prototypes.T, s=90, c=colours, **stars)
+            made.texts[gid] = [f"prototype of {name}" for name in embedded.class_names]
         panel.set_title(title, fontsize=11)
         panel.set_xticks([])
         panel.set_yticks([])
@@ -120,8 +125,10 @@ def draw(embedded: Embedded, path: Path, kind: str = "png") -> None:
         f"{method} {numbers['client 1 with client 2']:.2f} / {numbers['clients with the global model']:.2f}"
         for method, numbers in embedded.alignment.items()
     )
-    made.supxlabel(f"how alike z is, client 1 with 2 / clients with the global model (CKA): {words}", fontsize=10)
+    made.figure.supxlabel(
+        f"how alike z is, client 1 with 2 / clients with the global model (CKA): {words}", fontsize=10
+    )
     if classes <= 20:
         handles, labels = axes[0].get_legend_handles_labels()
-        made.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=8, markerscale=3)
-    save(made, path, kind)
+        made.figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=8, markerscale=3)
+    return made

@@ -1,54 +1,84 @@
-"""Learning curves: accuracy by round of classifier and nearest prototype, mean and range over seeds."""
+"""Learning curves: accuracy by round of classifier and nearest prototype, mean over seeds with an interval."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
+from scipy import stats
 
-from fedproc.report.style import colour, figure, save
+from fedproc.report.style import Picture, colours, picture
 
 Runs = Sequence[Sequence[Mapping[str, Any]]]
 PANELS = (
     ("Classifier", ("test_accuracy", "val_accuracy")),
     ("Nearest prototype", ("prototype_accuracy", "val_prototype_accuracy")),
 )
+ENOUGH = 3  # seeds from which on the band is an interval of the mean
+BAND = f"Bands: 95 % interval of the mean over seeds from {ENOUGH} seeds on, the range of two."
 
 
-def draw_curves(rows: Mapping[str, Runs], path: Path) -> None:
+def draw_curves(rows: Mapping[str, Runs]) -> Picture:
     """One panel a kind of accuracy, one line a row; `rows` holds the records of each row's runs."""
-    made = figure(10, 4.2)
-    axes = made.subplots(1, len(PANELS), sharey=True)
+    made = picture(10, 4.2)
+    axes = made.figure.subplots(1, len(PANELS), sharey=True)
+    shades = colours(rows)
     for panel, (title, names) in zip(axes, PANELS, strict=True):
-        for place, (label, runs) in enumerate(rows.items()):
+        for label, runs in rows.items():
             for name in names:
-                draw_line(panel, label, runs, name, colour(place))
-        panel.set_title(title, fontsize=11)
-        panel.set_xlabel("round")
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-        panel.grid(alpha=0.25)
-        panel.spines[["top", "right"]].set_visible(False)
+                draw_line(made, panel, label, runs, name, shades[label])
+        dress(panel, title, "round")
+        _one_round(panel)
     held_out = (
         "validation" if any("val_accuracy" in r for runs in rows.values() for run in runs for r in run) else "test"
     )
     axes[0].set_ylabel(f"{held_out} accuracy, %")
     if axes[0].get_legend_handles_labels()[1]:
         axes[0].legend(frameon=False, loc="lower right")
-    save(made, path)
+    return made
 
 
-def draw_line(panel: Axes, label: str, runs: Runs, name: str, shade: str) -> None:
-    """The mean over runs of a number by round, and its range."""
+def dress(panel: Axes, title: str, below: str) -> None:
+    panel.set_title(title, fontsize=11)
+    panel.set_xlabel(below)
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    panel.grid(alpha=0.25)
+    panel.spines[["top", "right"]].set_visible(False)
+
+
+def _one_round(panel: Axes) -> None:
+    """Where there is a single point, no round but its own is marked."""
+    rounds = {x for line in panel.get_lines() for x in np.asarray(line.get_xdata())}
+    if len(rounds) == 1:
+        panel.set_xticks(list(rounds))
+
+
+def draw_line(made: Picture, panel: Axes, label: str, runs: Runs, name: str, shade: str) -> None:
+    """The mean over runs of a number by round, and its interval."""
     curves = [{r["round"]: 100 * r[name] for r in run if name in r} for run in runs]
     rounds = sorted(set.intersection(*(set(c) for c in curves))) if curves else []
     if not rounds:
         return
     values = np.array([[curve[t] for t in rounds] for curve in curves])
+    mean, (low, high) = values.mean(axis=0), band(values)
     marker = "o" if len(rounds) < 3 else None
-    panel.plot(rounds, values.mean(axis=0), color=shade, label=label, linewidth=1.8, marker=marker, markersize=4)
+    panel.plot(rounds, mean, color=shade, label=label, linewidth=1.8, marker=marker, markersize=4)
+    ends = [""] * len(rounds)
     if len(curves) > 1:
-        panel.fill_between(rounds, values.min(axis=0), values.max(axis=0), color=shade, alpha=0.15, linewidth=0)
+        panel.fill_between(rounds, low, high, color=shade, alpha=0.15, linewidth=0)
+        ends = [f" ({a:.2f} to {b:.2f}, {len(curves)} seeds)" for a, b in zip(low, high, strict=True)]
+    texts = [f"{label}, round {t}: {value:.2f} %{end}" for t, value, end in zip(rounds, mean, ends, strict=True)]
+    made.points(panel, rounds, list(mean), shade, texts)
+
+
+def band(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Lower and upper end over runs (N, T): the 95 % interval of their mean, or the range of few."""
+    count = len(values)
+    if count < ENOUGH:
+        return values.min(axis=0), values.max(axis=0)
+    half = stats.t.ppf(0.975, count - 1) * values.std(axis=0, ddof=1) / np.sqrt(count)
+    return values.mean(axis=0) - half, values.mean(axis=0) + half

@@ -2,51 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
-from fedproc.report.curves import Runs, draw_line
-from fedproc.report.style import colour, figure, save
+from fedproc.report.curves import Runs, draw_line, dress
+from fedproc.report.style import Picture, colours, picture
 from fedproc.report.tables import Number
 
 
-def draw_rounds(panels: Mapping[str, Mapping[str, Runs]], path: Path, kind: str = "png") -> None:
-    """Mean and range over seeds of the classifier's accuracy after each round."""
-    for panel, rows in _panels(panels, path, kind, "round"):
-        for place, (label, runs) in enumerate(rows.items()):
-            draw_line(panel, label, runs, "test_accuracy", colour(place))
+def draw_rounds(panels: Mapping[str, Mapping[str, Runs]]) -> Picture:
+    """Mean and interval over seeds of the classifier's accuracy after each round."""
+    made, axes = _panels(panels, "round")
+    shades = colours(dict.fromkeys(label for rows in panels.values() for label in rows))
+    for panel, rows in zip(axes, panels.values(), strict=True):
+        for label, runs in rows.items():
+            draw_line(made, panel, label, runs, "test_accuracy", shades[label])
+    return _finished(made, axes)
 
 
-def draw_epochs(panels: Mapping[str, Mapping[str, Mapping[int, Number]]], path: Path, kind: str = "png") -> None:
+def draw_epochs(panels: Mapping[str, Mapping[str, Mapping[int, Number]]]) -> Picture:
     """Mean and deviation over seeds of the final accuracy for each number of local epochs."""
-    for panel, rows in _panels(panels, path, kind, "local epochs E"):
-        for place, (label, points) in enumerate(rows.items()):
+    made, axes = _panels(panels, "local epochs E")
+    shades = colours(dict.fromkeys(label for rows in panels.values() for label in rows))
+    for panel, rows in zip(axes, panels.values(), strict=True):
+        for label, points in rows.items():
             known = {epochs: number for epochs, number in points.items() if number.mean is not None}
+            x, y = list(known), [number.mean or 0.0 for number in known.values()]
             bars = [number.deviation or 0.0 for number in known.values()]
             panel.errorbar(
-                list(known), [number.mean or 0.0 for number in known.values()], bars, label=label, color=colour(place),
-                marker="o", markersize=4, linewidth=1.8, capsize=3,
+                x, y, bars, label=label, color=shades[label], marker="o", markersize=4, linewidth=1.8, capsize=3,
             )  # fmt: skip
+            texts = [f"{label}, E = {epochs}: {number.ours} %" for epochs, number in known.items()]
+            if known:
+                made.points(panel, x, y, shades[label], texts)
+    return _finished(made, axes)
 
 
-def _panels(
-    panels: Mapping[str, Mapping[str, Any]], path: Path, kind: str, below: str
-) -> Iterator[tuple[Axes, Mapping[str, Any]]]:
-    """The axes one by one, with their rows; the figure is finished and saved after the last."""
-    made = figure(max(5.5, 4.4 * len(panels)), 4.2)
-    axes = made.subplots(1, len(panels), squeeze=False)[0]
-    for panel, (title, rows) in zip(axes, panels.items(), strict=True):
-        panel.set_title(title, fontsize=11)
-        panel.set_xlabel(below)
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-        panel.grid(alpha=0.25)
-        panel.spines[["top", "right"]].set_visible(False)
-        yield panel, rows
+def _panels(panels: Mapping[str, Any], below: str) -> tuple[Picture, list[Axes]]:
+    made = picture(max(5.5, 4.4 * len(panels)), 4.2)
+    axes = list(made.figure.subplots(1, len(panels), squeeze=False)[0])
+    for panel, title in zip(axes, panels, strict=True):
+        dress(panel, title, below)
+    return made, axes
+
+
+def _finished(made: Picture, axes: list[Axes]) -> Picture:
     axes[0].set_ylabel("test accuracy, %")
     if axes[0].get_legend_handles_labels()[1]:
         axes[0].legend(frameon=False, fontsize=8)
-    save(made, path, kind)
+    return made

@@ -1,25 +1,89 @@
-"""One look for all pictures: matplotlib without a display, colours that colour-blind readers tell apart."""
+"""One look for all pictures: matplotlib without a display, colours that colour-blind readers tell apart.
+
+A picture knows the values behind its points, so that an SVG can tell them: the points drawn as one collection with a
+name (`gid`) have a text each, or one for all of them.
+"""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from xml.etree import ElementTree
 
+from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666", "#B8A800")
+METHODS = ("fedavg", "fedproc", "moon", "scaffold", "fedprox", "fednova", "solo", "fedavgm")  # the same in all figures
+SVG = "http://www.w3.org/2000/svg"
+SHAPES = tuple(f"{{{SVG}}}{name}" for name in ("use", "path", "rect"))
+ElementTree.register_namespace("", SVG)
+ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
 
 
 def colour(place: int) -> str:
     return COLOURS[place % len(COLOURS)]
 
 
-def figure(width: float, height: float) -> Figure:
+def colours(labels: Iterable[str]) -> dict[str, str]:
+    """One for each label: a method's own, or one that no other label has as long as there are some left."""
+    labels = list(labels)
+    found = {label: colour(METHODS.index(label)) for label in labels if label in METHODS}
+    left = [each for each in COLOURS if each not in found.values()] or list(COLOURS)
+    others = [label for label in labels if label not in found]
+    return found | {label: left[place % len(left)] for place, label in enumerate(others)}
+
+
+@dataclass
+class Picture:
+    """A figure, and the texts of its points by the name of their collection."""
+
+    figure: Figure
+    texts: dict[str, Sequence[str]] = field(default_factory=dict)
+
+    def points(self, panel: Axes, x: Sequence[float], y: Sequence[float], shade: str, texts: Sequence[str]) -> None:
+        """Lay points that nobody sees and that tell their values over a line."""
+        name = f"points-{len(self.texts)}"
+        panel.scatter(x, y, s=28, color=shade, alpha=0, linewidths=0, gid=name)
+        self.texts[name] = texts
+
+    def save(self, path: Path, kind: str = "png") -> None:
+        """As PNG or SVG, whatever the file's name ends in (it may be a temporary one), with no date in it."""
+        if kind == "svg":
+            path.write_text(self.svg, encoding="utf-8")
+        else:
+            self.figure.savefig(path, format=kind, metadata={"Software": None})
+
+    @cached_property
+    def svg(self) -> str:
+        """Text stays text, and every point says its value."""
+        drawn = io.StringIO()
+        with rc_context({"svg.fonttype": "none", "svg.hashsalt": "fedproc"}):
+            self.figure.savefig(drawn, format="svg", metadata={"Date": None})
+        root = ElementTree.fromstring(drawn.getvalue())
+        named = {each.get("id"): each for each in root.iter(f"{{{SVG}}}g")}
+        for name, texts in self.texts.items():
+            if name not in named:
+                raise ValueError(f"{name}: nothing of this name was drawn")
+            shapes = [shape for shape in named[name].iter() if shape.tag in SHAPES and not _defines(named[name], shape)]
+            if len(shapes) != len(texts):
+                raise ValueError(f"{name}: {len(shapes)} shapes were drawn for {len(texts)} values")
+            for shape, text in zip(shapes, texts, strict=True):
+                ElementTree.SubElement(shape, f"{{{SVG}}}title").text = text
+        return ElementTree.tostring(root, encoding="unicode")
+
+
+def _defines(group: ElementTree.Element, shape: ElementTree.Element) -> bool:
+    """Whether a shape only stands there for others to use."""
+    return any(shape in list(defs) for defs in group.iter(f"{{{SVG}}}defs"))
+
+
+def picture(width: float, height: float) -> Picture:
     made = Figure(figsize=(width, height), dpi=150, layout="constrained")
     FigureCanvasAgg(made)
-    return made
-
-
-def save(made: Figure, path: Path, kind: str = "png") -> None:
-    """As PNG or SVG, whatever the file's name ends in (it may be a temporary one), with no date in it."""
-    made.savefig(path, format=kind, metadata={"Software": None} if kind == "png" else {"Date": None})
+    return Picture(made)

@@ -1,4 +1,4 @@
-"""A table of numbers, ours beside the published, as Markdown, CSV, LaTeX and JSON."""
+"""Tables: as Markdown, CSV, LaTeX and HTML, and a grid of numbers, ours beside the published."""
 
 from __future__ import annotations
 
@@ -6,7 +6,72 @@ import csv
 import io
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from html import escape
 from typing import Any
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A cell: what is read, and the exact number behind it."""
+
+    text: str
+    value: float | None = None
+
+    def html(self) -> str:
+        value = "" if self.value is None else f' data-value="{self.value!r}"'
+        return f"<td{value}>{escape(self.text)}</td>"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under heads; the first column names the row."""
+
+    title: str
+    heads: list[str]
+    rows: list[list[Shown]]
+    note: str = ""
+
+    def turned(self) -> Table:
+        """Columns as rows."""
+        heads = [self.heads[0], *(row[0].text for row in self.rows)]
+        rows = [[Shown(head), *(row[at] for row in self.rows)] for at, head in enumerate(self.heads) if at]
+        return Table(self.title, heads, rows, self.note)
+
+    def markdown(self) -> str:
+        lines = [f"**{self.title}**", "", _line(self.heads), _line(["---"] * len(self.heads))]
+        lines += [_line([cell.text for cell in row]) for row in self.rows]
+        return "\n".join([*lines, *(["", self.note] if self.note else []), ""])
+
+    def csv(self) -> str:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.heads)
+        for row in self.rows:
+            writer.writerow([cell.text if cell.value is None else cell.value for cell in row])
+        return text.getvalue()
+
+    def latex(self) -> str:
+        end = r" \\"
+        lines = [r"\begin{tabular}{l" + "r" * (len(self.heads) - 1) + "}", r"\hline"]
+        lines += [" & ".join(map(_escaped, self.heads)) + end, r"\hline"]
+        lines += [" & ".join(_escaped(cell.text) for cell in row) + end for row in self.rows]
+        notes = [f"% {self.note}"] if self.note else []
+        return "\n".join([f"% {self.title}", *notes, *lines, r"\hline", r"\end{tabular}", ""])
+
+    def html(self, caption: bool = True) -> str:
+        """The exact numbers are in `data-value`."""
+        heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in self.heads)
+        lines = []
+        for first, *others in self.rows:
+            cells = "".join(cell.html() for cell in others)
+            lines.append(f'<tr><th scope="row">{escape(first.text)}</th>{cells}</tr>')
+        note = f'<p class="note">{escape(self.note)}</p>' if self.note else ""
+        body = "\n".join(lines)
+        title = f"<caption>{escape(self.title)}</caption>" if caption else ""
+        return (
+            f'<div class="wide"><table>{title}<thead><tr>{heads}</tr></thead>'
+            f"<tbody>\n{body}\n</tbody></table></div>{note}"
+        )
 
 
 @dataclass(frozen=True)
@@ -47,14 +112,15 @@ class Grid:
     def columns(self) -> list[str]:
         return list(dict.fromkeys(column for _, column in self.numbers))
 
-    def cells(self) -> list[list[str]]:
-        """The text of each cell: ours, and the published number in brackets."""
-        return [[self._cell(self.numbers.get((row, column))) for column in self.columns] for row in self.rows]
+    def table(self) -> Table:
+        """Ours, and the published number in brackets."""
+        rows = [[Shown(r), *(self._cell(self.numbers.get((r, c))) for c in self.columns)] for r in self.rows]
+        return Table(self.title, ["", *(column.replace("|", ", E = ") for column in self.columns)], rows, self.note())
 
-    def _cell(self, number: Number | None) -> str:
+    def _cell(self, number: Number | None) -> Shown:
         if number is None:
-            return ""
-        return f"{number.ours} [{number.theirs}]" if number.theirs else number.ours
+            return Shown("")
+        return Shown(f"{number.ours} [{number.theirs}]" if number.theirs else number.ours, number.mean)
 
     def note(self) -> str:
         """What stands in a cell."""
@@ -64,14 +130,6 @@ class Grid:
         over = f"Mean ± sample deviation over {count} seed{'s' if seeds != [1] else ''}"
         return f"{self.of_one_run or over}{bracket}."
 
-    def _heads(self) -> list[str]:
-        return ["", *(column.replace("|", ", E = ") for column in self.columns)]
-
-    def markdown(self) -> str:
-        lines = [f"**{self.title}**", "", _line(self._heads()), _line(["---"] * (len(self.columns) + 1))]
-        lines += [_line([row, *cells]) for row, cells in zip(self.rows, self.cells(), strict=True)]
-        return "\n".join([*lines, "", self.note(), ""])
-
     def csv(self) -> str:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
@@ -79,14 +137,6 @@ class Grid:
         for (row, column), number in self.numbers.items():
             writer.writerow([row, column, *("" if v is None else v for v in asdict(number).values())])
         return text.getvalue()
-
-    def latex(self) -> str:
-        end = r" \\"
-        lines = [r"\begin{tabular}{l" + "r" * len(self.columns) + "}", r"\hline"]
-        lines += [" & ".join(map(_escaped, self._heads())) + end, r"\hline"]
-        for row, cells in zip(self.rows, self.cells(), strict=True):
-            lines.append(" & ".join(map(_escaped, [row, *cells])) + end)
-        return "\n".join([f"% {self.title}", f"% {self.note()}", *lines, r"\hline", r"\end{tabular}", ""])
 
     def json(self) -> list[dict[str, Any]]:
         return [{"row": row, "column": column, **asdict(number)} for (row, column), number in self.numbers.items()]
@@ -102,6 +152,15 @@ def _line(cells: list[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    for found, put in (("_", r"\_"), ("%", r"\%"), ("±", r"$\pm$"), ("[", "{["), ("]", "]}")):
+    for found, put in (
+        ("&", r"\&"),
+        ("#", r"\#"),
+        ("$", r"\$"),
+        ("_", r"\_"),
+        ("%", r"\%"),
+        ("±", r"$\pm$"),
+        ("[", "{["),
+        ("]", "]}"),
+    ):
         text = text.replace(found, put)
     return text

@@ -2,6 +2,7 @@
 
 config.json         every resolved value, and the fingerprint of the data
 environment.json    versions, device, how the work was laid out
+partition.json      how many samples of each class each client holds
 metrics.jsonl       one line a round
 checkpoint/         the last two while running, the final one after
 model.safetensors   the trained network, prototypes, class names, normalisation
@@ -14,7 +15,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from fedproc.runs.result import without_evaluation
 FILES = (
     "config.json",
     "environment.json",
+    "partition.json",
     "metrics.jsonl",
     "confusion.jsonl",
     "model.safetensors",
@@ -163,6 +165,15 @@ class RunFolder:
 
     def write_environment(self, environment: Record) -> None:
         write_json(self._file("environment.json"), environment)
+
+    def has_partition(self) -> bool:
+        return self._file("partition.json").exists()
+
+    def write_partition(self, class_names: Sequence[str], counts: Sequence[Sequence[int]]) -> None:
+        """One line a client."""
+        lines = ",\n    ".join(json.dumps(list(row)) for row in counts)
+        text = f'{{\n  "class_names": {json.dumps(list(class_names))},\n  "counts": [\n    {lines}\n  ]\n}}\n'
+        write_file(self._file("partition.json"), lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
     def result(self) -> Record | None:
         return self._read("result.json")

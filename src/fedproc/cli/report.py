@@ -1,0 +1,36 @@
+"""`fedproc report`: runs and the paper's tables as one page that works offline."""
+
+from __future__ import annotations
+
+import argparse
+import webbrowser
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fedproc.cli.parser import Parser
+from fedproc.report.page import write_report
+
+EPILOG = """\
+Takes run folders, comparisons and the folders of `fedproc paper`, or any folder that holds some. The page stands by
+itself; tables are beside it as CSV, Markdown and LaTeX, figures as PNG and SVG.
+"""
+
+
+def add(commands: Any) -> None:
+    usage = "fedproc report DIR ... [--out DIR] [--reference LABEL] [--open]"
+    parser: Parser = commands.add_parser("report", help="runs as one page with figures", epilog=EPILOG, usage=usage)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folders with runs")
+    parser.add_argument("--out", type=Path, help="folder to write; default: report in the first DIR")
+    parser.add_argument("--reference", metavar="LABEL", help="the row that differences are to; default: fedavg")
+    parser.add_argument("--open", action="store_true", help="show it in the browser")
+    parser.set_defaults(command=command)
+
+
+def command(parsed: argparse.Namespace, console: Console) -> int:
+    page = write_report(parsed.folders, parsed.out or parsed.folders[0] / "report", parsed.reference)
+    console.print(f"written: {page}, with its tables/ and figures/", highlight=False, soft_wrap=True)
+    if parsed.open:
+        webbrowser.open(page.resolve().as_uri())
+    return 0

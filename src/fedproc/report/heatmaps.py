@@ -1,0 +1,103 @@
+"""Counts and shares as shaded cells: who holds what, what is taken for what, which classes are known how well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+
+from fedproc.report.style import Picture, picture
+
+MOST_NUMBERS = 400  # cells in which a number can still be read
+MOST_NAMES = 40
+Array = npt.NDArray[np.float64]
+
+
+def draw_holdings(counts: npt.NDArray[np.int64], class_names: Sequence[str], title: str) -> Picture:
+    """`counts` (clients, classes), with the clients' sizes as bars beside it."""
+    clients, classes = counts.shape
+    made = picture(min(4.5 + 0.55 * classes, 16), min(2.2 + 0.32 * clients, 14))
+    heat, bars = made.figure.subplots(1, 2, sharey=True, width_ratios=(4, 1))
+    numbers = [[f"{count:,}" if count else "·" for count in row] for row in counts]
+    texts = [
+        f"client {client}, {name}: {count:,}" for client, row in enumerate(counts)
+        for name, count in zip(class_names, row, strict=True)
+    ]  # fmt: skip
+    _shade(made, heat, counts.astype(np.float64), class_names, [str(c) for c in range(clients)], numbers, texts)
+    heat.set_ylabel("client")
+    bars.barh(np.arange(clients) + 0.5, counts.sum(axis=1), color="#0072B2", height=0.7)
+    bars.set_xlabel("samples")
+    bars.spines[["top", "right"]].set_visible(False)
+    bars.tick_params(axis="x", labelsize=8)
+    made.figure.suptitle(title, fontsize=11)
+    return made
+
+
+def draw_classes(accuracies: Mapping[str, Sequence[float]], class_names: Sequence[str]) -> Picture:
+    """The accuracy of each class under each method, in per cent."""
+    values = 100 * np.array(list(accuracies.values()))
+    made = picture(min(3.5 + 0.62 * len(class_names), 16), 1.6 + 0.34 * len(values))
+    panel = made.figure.subplots()
+    numbers = [[f"{value:.0f}" for value in row] for row in values]
+    texts = [
+        f"{label}, {name}: {value:.2f} %" for label, row in zip(accuracies, values, strict=True)
+        for name, value in zip(class_names, row, strict=True)
+    ]  # fmt: skip
+    _shade(made, panel, values, class_names, list(accuracies), numbers, texts, most=100.0)
+    return made
+
+
+def draw_confusions(confusions: Mapping[str, npt.NDArray[np.int64]], class_names: Sequence[str]) -> Picture:
+    """For each method, of a true class's images the share that is taken for each class, in per cent."""
+    across = min(3, len(confusions))
+    down = -(-len(confusions) // across)
+    side = min(1.6 + 0.3 * len(class_names), 6.0)
+    made = picture(across * side + 0.8, down * side + 0.4)
+    panels = made.figure.subplots(down, across, squeeze=False).flatten()
+    for panel in panels[len(confusions) :]:
+        panel.set_axis_off()
+    for panel, (label, counts) in zip(panels, confusions.items(), strict=False):
+        shares = 100 * counts / counts.sum(axis=1, keepdims=True).clip(min=1)
+        small = len(class_names) <= 12
+        numbers = [[f"{value:.0f}" if small and value >= 0.5 else "" for value in row] for row in shares]
+        texts = [
+            f"{label}: {true} taken for {said}: {counts[i, j]:,} ({shares[i, j]:.1f} %)"
+            for i, true in enumerate(class_names)
+            for j, said in enumerate(class_names)
+        ]
+        _shade(made, panel, shares, class_names, class_names, numbers, texts, most=100.0)
+        panel.set_title(label, fontsize=10)
+        panel.set_ylabel("true class", fontsize=8)
+    return made
+
+
+def _shade(
+    made: Picture, panel: Axes, values: Array, columns: Sequence[str], rows: Sequence[str],
+    numbers: Sequence[Sequence[str]], texts: Sequence[str], most: float | None = None,
+) -> None:  # fmt: skip
+    """Cells (rows, columns), darker where there is more; few enough carry their number."""
+    name = f"cells-{len(made.texts)}"
+    top = most if most is not None else max(float(values.max()), 1.0)
+    panel.pcolormesh(values, cmap="Blues", vmin=0, vmax=top, gid=name, edgecolors="none")
+    made.texts[name] = texts
+    panel.set_xlim(0, values.shape[1])
+    panel.set_ylim(values.shape[0], 0)
+    _names(panel, columns, rows)
+    if values.size <= MOST_NUMBERS:
+        for (i, j), value in np.ndenumerate(values):
+            shade = "white" if value > 0.45 * top else "#555555"
+            panel.text(j + 0.5, i + 0.5, numbers[i][j], ha="center", va="center", fontsize=7, color=shade)
+
+
+def _names(panel: Axes, columns: Sequence[str], rows: Sequence[str]) -> None:
+    if len(columns) <= MOST_NAMES:
+        panel.set_xticks(np.arange(len(columns)) + 0.5, columns, rotation=45, ha="right", fontsize=8)
+    else:
+        panel.set_xticks([])
+        panel.set_xlabel(f"{len(columns)} classes")
+    if len(rows) <= MOST_NAMES:
+        panel.set_yticks(np.arange(len(rows)) + 0.5, rows, fontsize=8)
+    else:
+        panel.set_yticks([])

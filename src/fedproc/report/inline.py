@@ -1,0 +1,49 @@
+"""A drawn SVG made fit to stand in a page beside others: the page's ink, no paper of its own, names of its own."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+from fedproc.report.style import SVG
+
+LINK = "{http://www.w3.org/1999/xlink}href"
+LARGEST = 1.4  # how far a figure is blown up on a wide page
+USED = re.compile(r"#([\w-]+)")
+
+
+def inline(drawn: str, name: str, title: str) -> str:
+    """`name` keeps the parts of this figure apart from those of others; `title` says what it shows."""
+    root = ElementTree.fromstring(drawn)
+    width = float(root.get("viewBox", "0 0 720 0").split()[2])
+    for size in ("width", "height", "version"):
+        root.attrib.pop(size, None)
+    root.set("role", "img")
+    root.set("aria-label", title)
+    for metadata in root.findall(f"{{{SVG}}}metadata"):
+        root.remove(metadata)
+    root.set("style", f"max-width: {width * LARGEST:.0f}px")
+    used = _used(root)
+    for group in root.iter(f"{{{SVG}}}g"):
+        if (group.get("id") or "").startswith("patch_"):
+            for path in group.iter(f"{{{SVG}}}path"):
+                path.set("style", path.get("style", "").replace("fill: #ffffff", "fill: none"))
+    for element in root.iter():
+        element.set("style", element.get("style", "").replace("#000000", "currentColor"))
+        if not element.get("style"):
+            del element.attrib["style"]
+        own = element.attrib.pop("id", None)
+        if own in used:
+            element.set("id", f"{name}-{own}")
+        for attribute in (LINK, "clip-path"):
+            if attribute in element.attrib:
+                element.set(attribute, USED.sub(rf"#{name}-\1", element.attrib[attribute]))
+    for style in list(root.iter(f"{{{SVG}}}style")):
+        style.text = ""  # it would reach out of the figure
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _used(root: ElementTree.Element) -> set[str]:
+    """Ids that something refers to."""
+    referring = [e.attrib[a] for e in root.iter() for a in (LINK, "clip-path") if a in e.attrib]
+    return {name for text in referring for name in USED.findall(text)}

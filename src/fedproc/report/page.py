@@ -1,0 +1,274 @@
+"""One self-contained page of runs and the paper's tables: what was found, how sure, where it comes from."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fedproc import __version__
+from fedproc.comparison import curves
+from fedproc.paper.exhibits import EXHIBITS
+from fedproc.report.curves import BAND, draw_curves
+from fedproc.report.gather import Gathered, Group, Kept, gather
+from fedproc.report.heatmaps import draw_classes, draw_confusions, draw_holdings
+from fedproc.report.inline import inline
+from fedproc.report.style import Picture
+from fedproc.report.summary import accuracies, differences
+from fedproc.report.tables import Grid, Number, Shown, Table
+from fedproc.report.times import PARTS, draw_times
+from fedproc.runs.atomic import write_file
+
+MOST_CLASSES = 40  # of a confusion matrix that can be looked at
+MOST_CLIENTS = 100
+MOST_OPEN = 3  # settings of which everything is shown at once
+
+
+@dataclass
+class Page:
+    """Sections in their order, and every table and figure by its name."""
+
+    sections: list[tuple[str, str, str]] = field(default_factory=list)  # anchor, title, HTML
+    tables: dict[str, Table] = field(default_factory=dict)
+    pictures: dict[str, Picture | Path] = field(default_factory=dict)  # drawn here, or an SVG with a PNG beside it
+
+    def table(self, name: str, table: Table, caption: bool = True) -> str:
+        self.tables[name] = table
+        kinds = (("csv", "CSV", table.csv()), ("md", "Markdown", table.markdown()), ("tex", "LaTeX", table.latex()))
+        links = " · ".join(
+            f'<a download="{name}.{kind}" href="data:text/plain;base64,{_base64(text)}">{word}</a>'
+            for kind, word, text in kinds
+        )
+        return f'{table.html(caption)}<p class="files">{links}</p>'
+
+    def figure(self, name: str, picture: Picture | Path, title: str, note: str = "") -> str:
+        self.pictures[name] = picture
+        svg = picture.svg if isinstance(picture, Picture) else picture.read_text(encoding="utf-8")
+        links = " · ".join(f'<a href="figures/{name}.{kind}">{kind.upper()}</a>' for kind in ("png", "svg"))
+        caption = f"{escape(note)} " if note else ""
+        return (
+            f'<figure class="scroll" id="figure-{name}">{inline(svg, name, title)}</figure>'
+            f'<p class="note">{caption}<span class="files">{links}</span></p>'
+        )
+
+    def section(self, anchor: str, title: str, *parts: str) -> None:
+        self.sections.append((anchor, title, "\n".join(part for part in parts if part)))
+
+    def html(self, head: str) -> str:
+        own = files("fedproc.report")
+        style, script = (own.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+        links = "".join(f'<li><a href="#{anchor}">{escape(title)}</a></li>' for anchor, title, _ in self.sections)
+        body = "\n".join(
+            f'<section id="{anchor}"><h2>{escape(title)}</h2>\n{text}</section>'
+            for anchor, title, text in self.sections
+        )
+        return (
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1"><title>fedproc report</title>'
+            f'<link rel="icon" href="data:,"><style>\n{style}</style></head>\n<body>\n<h1>fedproc report</h1>\n{head}'
+            f'<nav><ul>{links}</ul></nav>\n{body}\n<div id="tip" hidden></div>\n<script>\n{script}</script>\n'
+            "</body></html>\n"
+        )
+
+
+def write_report(folders: Sequence[Path], out: Path, reference: str | None = None) -> Path:
+    """Write index.html, tables/ and figures/ into `out`; returns the page."""
+    gathered = gather(folders, reference)
+    page = Page()
+    order = list(EXHIBITS)
+    for place, exhibit in enumerate(sorted(gathered.exhibits, key=lambda e: order.index(e.content["exhibit"]))):
+        content = exhibit.content
+        name = f"{content['scale']}-{content['exhibit']}"
+        name = name if name not in page.tables else f"{name}-{place}"
+        known = EXHIBITS[content["exhibit"]]
+        figure, note = exhibit.folder / "figure.svg", BAND if known.measure == "rounds" else ""
+        page.section(
+            name,
+            f"{known.number}: {known.title} ({content['scale']} scale)",
+            page.figure(name, figure, known.title, note) if figure.exists() else "",
+            page.table(name, _grid(content).table(), caption=False),
+        )
+    for place, group in enumerate(gathered.groups):
+        _section(page, f"setting-{place}", group, folded=len(gathered.groups) > MOST_OPEN)
+    page.section("runs", "All runs", *_runs(page, gathered))
+    page.section("origin", "Commands and machines", *_origin(gathered.runs))
+    for folder in ("tables", "figures"):
+        (out / folder).mkdir(parents=True, exist_ok=True)
+    for name, table in page.tables.items():
+        for kind, text in (("csv", table.csv()), ("md", table.markdown()), ("tex", table.latex())):
+            write_file(out / "tables" / f"{name}.{kind}", partial(_write, text=text))
+    for name, picture in page.pictures.items():
+        for kind in ("png", "svg"):
+            write_file(out / "figures" / f"{name}.{kind}", partial(_draw, picture=picture, kind=kind))
+    write_file(out / "index.html", partial(_write, text=page.html(_head(gathered))))
+    return out / "index.html"
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _draw(path: Path, picture: Picture | Path, kind: str) -> None:
+    if isinstance(picture, Picture):
+        picture.save(path, kind)
+    else:
+        path.write_bytes(picture.with_suffix(f".{kind}").read_bytes())
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def _head(gathered: Gathered) -> str:
+    days = sorted({str(run.environment.get("started", ""))[:10] for run in gathered.runs} - {""})
+    when = f" of {' to '.join(dict.fromkeys((days[0], days[-1])))}" if days else ""
+    runs, exhibits = len(gathered.runs), len(gathered.exhibits)
+    shown = f", {exhibits} of the paper's tables and figures" if exhibits else ""
+    one = "run" if runs == 1 else "runs"
+    return f'<p class="soft">{runs} {one}{when}{shown}; fedproc {__version__}</p>\n'
+
+
+def _grid(content: dict[str, object]) -> Grid:
+    cells = content["cells"]
+    assert isinstance(cells, list)
+    numbers = {
+        (cell["row"], cell["column"]): Number(**{k: v for k, v in cell.items() if k not in ("row", "column")})
+        for cell in cells
+    }
+    return Grid(str(content.get("title", "")), numbers, str(content.get("of_one_run", "")))
+
+
+def _section(page: Page, name: str, group: Group, folded: bool) -> None:
+    comparison = group.comparison
+    parts = []
+    if comparison.rows:
+        parts.append(page.table(f"{name}-accuracy", accuracies(comparison, group.published)))
+        if any(comparison.paired(f"{comparison.prefix}final_accuracy")):
+            parts.append(page.table(f"{name}-differences", differences(comparison)))
+    drawn = {label: runs for label, runs in curves(comparison).items() if runs}
+    if drawn:
+        parts += [
+            "<h3>Learning curves</h3>",
+            page.figure(f"{name}-curves", draw_curves(drawn), "Learning curves", BAND),
+        ]
+    parts += [*_classes(page, name, group), *_partition(page, name, group), *_time(page, name, group)]
+    if folded:
+        parts = ["<details><summary>show</summary>", *parts, "</details>"]
+    page.section(name, group.title, *parts)
+
+
+def _first(group: Group) -> dict[str, Kept]:
+    """The first finished run of each row."""
+    return {row.label: run for row in group.comparison.rows for run in row.runs[:1] if isinstance(run, Kept)}
+
+
+def _classes(page: Page, name: str, group: Group) -> list[str]:
+    firsts = _first(group)
+    found = {label: _class_accuracy(run) for label, run in firsts.items()}
+    known = {label: values for label, values in found.items() if values}
+    if not known:
+        return []
+    count = len(next(iter(known.values())))
+    names = next((run.partition[0] for run in firsts.values() if run.partition), [str(k) for k in range(count)])
+    seeds = ", ".join(sorted({str(firsts[label].seed) for label in known}))
+    parts = [
+        "<h3>Classes</h3>",
+        page.figure(
+            f"{name}-classes", draw_classes(known, names), "Accuracy of each class", f"Per cent right, seed {seeds}."
+        ),
+    ]
+    confusions = {label: run.confusion for label, run in firsts.items() if run.confusion is not None}
+    if confusions and count <= MOST_CLASSES:
+        drawn = draw_confusions(confusions, names)
+        note = f"Of the images of a true class, per cent taken for each, seed {seeds}."
+        parts += ["<h3>Confusions</h3>", page.figure(f"{name}-confusions", drawn, "Confusion matrices", note)]
+    return parts
+
+
+def _class_accuracy(run: Kept) -> list[float]:
+    names = ("class_accuracy", "val_class_accuracy")
+    last: dict[str, Any] = next((r for r in reversed(run.metrics) if any(name in r for name in names)), {})
+    values: list[float | None] = last.get("class_accuracy", last.get("val_class_accuracy", []))
+    return [float("nan") if value is None else value for value in values]
+
+
+def _partition(page: Page, name: str, group: Group) -> list[str]:
+    """Of the run of several clients with the lowest seed."""
+    for run in sorted(group.runs, key=lambda run: run.seed):
+        if run.partition is not None and 1 < len(run.partition[1]) <= MOST_CLIENTS:
+            names, counts = run.partition
+            drawn = draw_holdings(counts, names, f"data seed {run.config['data_seed']}")
+            title = "Who holds what"
+            note = "Training samples of each class at each client."
+            return [f"<h3>{title}</h3>", page.figure(f"{name}-partition", drawn, title, note)]
+    return []
+
+
+def _time(page: Page, name: str, group: Group) -> list[str]:
+    """Seconds a round: the median, which leaves the first round's compilation out."""
+    seconds, rows = {}, []
+    for row in group.comparison.rows:
+        runs = [run for run in row.runs if run.metrics]
+        if not runs:
+            continue
+        spent = {p: statistics.median(r["seconds"].get(p, 0.0) for run in runs for r in run.metrics) for p in PARTS}
+        seconds[row.label] = spent
+        whole, rate, up = (row.spread(key) for key in ("seconds", "samples_per_second", "bytes_up"))
+        numbers = [Shown(f"{value:.4g}", value) for value in spent.values()]
+        for spread, scale, shape in ((whole, 1, ".1f"), (rate, 1, ",.0f"), (up, 1e6, ",.1f")):
+            numbers.append(Shown("-") if spread is None else Shown(f"{spread[0] / scale:{shape}}", spread[0]))
+        rows.append([Shown(row.label), *numbers])
+    if not rows:
+        return []
+    heads = ["", *PARTS, "s a run", "samples a second", "MB up a run"]
+    note = "Runs that shared a machine share its clock, by how many steps each took."
+    table = Table("seconds a round by what they were spent on (medians), and whole runs", heads, rows, note)
+    drawn = page.figure(f"{name}-time", draw_times(seconds), "Seconds a round")
+    return ["<h3>Time and throughput</h3>", drawn, page.table(f"{name}-time", table)]
+
+
+def _runs(page: Page, gathered: Gathered) -> list[str]:
+    rows = []
+    for group in gathered.groups:
+        for run in sorted(group.runs, key=lambda run: (run.method, run.seed)):
+            final = run.result.get("final_accuracy", run.result.get("val_final_accuracy"))
+            seconds = run.result.get("seconds")
+            rows.append(
+                [
+                    Shown(str(run.folder)),
+                    Shown(run.method),
+                    Shown(str(run.seed), run.seed),
+                    Shown(run.status),
+                    Shown("-") if final is None else Shown(f"{100 * final:.2f}", final),
+                    Shown("-") if seconds is None else Shown(f"{seconds:.1f}", seconds),
+                ]
+            )
+    table = Table("final accuracy in per cent", ["folder", "method", "seed", "status", "final", "seconds"], rows)
+    return [f"<details><summary>{len(rows)} runs</summary>{page.table('runs', table)}</details>"] if rows else []
+
+
+def _origin(runs: Sequence[Kept]) -> list[str]:
+    """Every command once, and every machine with its versions."""
+    commands: dict[str, None] = {}
+    machines: dict[str, None] = {}
+    for run in runs:
+        e = run.environment
+        if not e:
+            continue
+        words = ["fedproc", *e["command"][1:]]
+        commands[shlex.join(words)] = None
+        versions = ", ".join(f"{name} {number}" for name, number in e["packages"].items() if number)
+        layout = f"{e['executor']} lanes ({e['lanes']}), {e.get('precision', 'fp32')}"
+        where = f"{e['device_name']} ({e['device']}), {e['cores']} cores, {e['platform']}, Python {e['python']}"
+        commit = f", commit {e['commit']}" if e.get("commit") else ""
+        machines[f"{where}; {layout}; {versions}{commit}"] = None
+    parts = [f"<pre>{escape(chr(10).join(commands))}</pre>"] if commands else []
+    parts += [f'<p class="soft">{escape(machine)}</p>' for machine in machines]
+    return parts

@@ -1,0 +1,80 @@
+"""A comparison in two tables: accuracies over seeds, and paired differences to the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fedproc.comparison import Comparison
+from fedproc.paper.published import Published
+from fedproc.report.tables import Number, Shown, Table
+
+Spread = tuple[float, float | None] | None
+NUMBERS = {
+    "final": "final_accuracy",
+    "last 10": "last10_accuracy",
+    "best": "best_accuracy",
+    "nearest prototype": "final_prototype_accuracy",
+}
+KINDS = {
+    "final": "final_accuracy",
+    "last 10": "last10_accuracy",
+    "prototype, final": "final_prototype_accuracy",
+    "prototype, last 10": "last10_prototype_accuracy",
+}
+
+
+def accuracies(comparison: Comparison, published: Mapping[str, Published] | None = None) -> Table:
+    """Mean and sample deviation over seeds, in per cent; the final round first, beside what was published."""
+    prefix = comparison.prefix
+    rows = []
+    for row in comparison.rows:
+        diverged = f" ({len(row.diverged)} diverged)" if row.diverged else ""
+        cells = [Shown(row.label), Shown(f"{len(row.runs)}{diverged}", len(row.runs))]
+        cells += [_spread(row.spread(prefix + name), 100.0) for name in NUMBERS.values()]
+        if published:
+            theirs = published.get(row.label)
+            text = Number(None, published=theirs.value, published_deviation=theirs.deviation).theirs if theirs else ""
+            cells.insert(3, Shown(text, theirs.value if theirs else None))
+        rows.append([*cells, _spread(row.spread("seconds"), 1.0, 1)])
+    heads = ["", "seeds", *NUMBERS, "s a run"]
+    if published:
+        heads.insert(3, "published")
+    title = "accuracy, %: mean ± sample deviation over seeds" + (" (validation)" if prefix else "")
+    return Table(title, heads, rows)
+
+
+def differences(comparison: Comparison) -> Table:
+    """Each row's paired difference to the reference, in points, with its interval and what it is worth."""
+    found = {words: comparison.paired(comparison.prefix + name) for words, name in KINDS.items()}
+    seeds = sorted({len(one.seeds) for one in found["final"].values()})
+    over = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(*seeds)
+    title = (
+        f"difference to {comparison.reference} in points, paired over {over} seeds; p corrected by Holm; "
+        "`seen from`: what as many seeds would have shown"
+    )
+    rows = []
+    for row in comparison.rows:
+        for words, by_label in found.items():
+            if row.label not in by_label:
+                continue
+            one = by_label[row.label]
+            rows.append(
+                [
+                    Shown(row.label if words == "final" else ""),
+                    Shown(words),
+                    Shown(f"{100 * one.difference:+.2f}", one.difference),
+                    Shown(f"{100 * one.low:+.2f} to {100 * one.high:+.2f}"),
+                    Shown(f"{one.corrected:.3f}" if one.corrected >= 0.001 else "< 0.001", one.corrected),
+                    Shown(f"{100 * one.detectable:.2f}", one.detectable),
+                    Shown(one.verdict),
+                ]
+            )
+    return Table(title, ["", "accuracy", "difference", "95 % interval", "p", "seen from", "verdict"], rows)
+
+
+def _spread(spread: Spread, scale: float, digits: int = 2) -> Shown:
+    if spread is None:
+        return Shown("-")
+    mean, deviation = spread
+    tail = "" if deviation is None else f" ± {scale * deviation:.{digits}f}"
+    return Shown(f"{scale * mean:.{digits}f}{tail}", mean)
