@@ -8,12 +8,14 @@ from typing import Any
 
 from rich.console import Console
 
-from fedproc.cli.display import Display, print_table
+from fedproc.cli.display import print_table
 from fedproc.cli.parser import Parser, add_experiment_flags
-from fedproc.cli.run import add_out, gathered
+from fedproc.cli.run import add_out, gathered, watching
 from fedproc.comparison import compare, read_toml
 from fedproc.errors import InputError
 from fedproc.report.summary import accuracies, differences
+from fedproc.simulate import Run
+from fedproc.tensorboard import TensorBoard
 
 ONE_SEED = "one seed says nothing of differences: take more --seeds"
 
@@ -58,8 +60,12 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     variants = read_variants(parsed.variants) if parsed.variants else {}
     methods = _list("methods", parsed.methods, values.pop("methods", [] if variants else ["fedavg", "fedproc"]))
     reference = parsed.reference or values.pop("reference", None)
-    how = {"variants": variants, "reference": reference, "fresh": parsed.fresh, "watcher": Display(console)}
+    watcher = watching(parsed, console)
+    how = {"variants": variants, "reference": reference, "fresh": parsed.fresh, "watcher": watcher}
     done = compare(methods, seeds, parsed.out, **how, **values)
+    if isinstance(watcher, TensorBoard):
+        for each in (run for row in done.rows for run in row.runs if isinstance(run, Run)):
+            watcher.finish(each)
     print_table(console, accuracies(done))
     if len(done.rows) > 1:
         if len(seeds) > 1:

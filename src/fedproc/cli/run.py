@@ -15,6 +15,7 @@ from fedproc.comparison import merged, read_toml
 from fedproc.errors import Diverged, InputError
 from fedproc.experiment import Experiment
 from fedproc.simulate import run
+from fedproc.tensorboard import TensorBoard
 
 EPILOG = """\
 The same command on the same folder continues an interrupted run, and prints the result of a finished one.
@@ -35,13 +36,20 @@ def add_out(parser: Parser, default: str) -> None:
     group.add_argument("--out", type=Path, default=Path(default), help=f"folder of the run; default: {default}")
     group.add_argument("--fresh", action="store_true", help="start over instead of continuing what is in --out")
     group.add_argument("--plugin", action="append", metavar="FILE", help="Python file with a method of your own")
+    group.add_argument("--log", choices=["tensorboard"], help="also write tensorboard/ in the run folder")
     group.add_argument("--config", type=Path, help="TOML file with the same names as the flags")
+
+
+def watching(parsed: argparse.Namespace, console: Console) -> Display | TensorBoard:
+    """The display, and what else was asked for."""
+    display = Display(console)
+    return TensorBoard(display) if parsed.log == "tensorboard" else display
 
 
 def gathered(parsed: argparse.Namespace) -> dict[str, Any]:
     """The file's values with the flags laid on top."""
     below = read_toml(parsed.config, "--config") if parsed.config else {}
-    for name in ("out", "fresh", "config", "variants", "plugin"):
+    for name in ("out", "fresh", "config", "variants", "plugin", "log"):
         if name in below:
             raise InputError(f"--config {parsed.config}: {name} belongs on the command line")
     return merged(below, given(parsed))
@@ -49,7 +57,10 @@ def gathered(parsed: argparse.Namespace) -> dict[str, Any]:
 
 def command(parsed: argparse.Namespace, console: Console) -> int:
     experiment = Experiment(**gathered(parsed))
-    done = run(experiment, parsed.out, fresh=parsed.fresh, watcher=Display(console))
+    watcher = watching(parsed, console)
+    done = run(experiment, parsed.out, fresh=parsed.fresh, watcher=watcher)
+    if isinstance(watcher, TensorBoard):
+        watcher.finish(done)
     if done.result["status"] == "diverged":
         raise Diverged(done.result["round"], done.result["reason"])
     table = Table(title=f"{experiment.method} on {experiment.data}", title_justify="left", show_header=False)

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
+LATEX = str.maketrans({**{sign: f"\\{sign}" for sign in "&#$_%"}, "±": r"$\pm$", "[": "{[", "]": "]}"})
+
 
 @dataclass(frozen=True)
 class Shown:
@@ -152,15 +154,4 @@ def _line(cells: list[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    for found, put in (
-        ("&", r"\&"),
-        ("#", r"\#"),
-        ("$", r"\$"),
-        ("_", r"\_"),
-        ("%", r"\%"),
-        ("±", r"$\pm$"),
-        ("[", "{["),
-        ("]", "]}"),
-    ):
-        text = text.replace(found, put)
-    return text
+    return text.translate(LATEX)

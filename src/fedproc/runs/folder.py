@@ -39,6 +39,7 @@ FILES = (
     "model.onnx",
     "models",
     "clients",
+    "tensorboard",
     "result.json",
     "checkpoint",
 )

@@ -1,0 +1,102 @@
+"""Runs in TensorBoard: every number of every round, and what the trained network makes of test images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedproc.data import Images
+from fedproc.errors import InputError
+from fedproc.lanes import Executor
+from fedproc.preparation import Library
+from fedproc.session import Session
+from fedproc.simulate import Run, Watcher
+from fedproc.trained import load_model
+
+FOLDER = "tensorboard"
+EACH, MOST = 50, 1000  # test images of a class, and of all
+KINDS = (("accuracy", ("accuracy", "macro_f1", "auc")), ("loss", ("loss", "cross_entropy")))
+
+
+class TensorBoard:
+    """Watches runs together with somebody else, and writes what it sees into tensorboard/ of their folders."""
+
+    def __init__(self, other: Watcher) -> None:
+        try:
+            import torch.utils.tensorboard
+        except ImportError as error:
+            raise InputError(
+                "--log tensorboard: the package tensorboard is not installed; pip install 'fedproc[tensorboard]'"
+            ) from error
+        self._make = torch.utils.tensorboard.SummaryWriter
+        self._other = other
+        self._writers: dict[Path, Any] = {}
+        self._written: dict[Path, int] = {}
+
+    def begin(self, sessions: Sequence[Session], executor: Executor) -> None:
+        self._other.begin(sessions, executor)
+        for session in sessions:
+            if session.folder is not None:
+                self._catch_up(session.folder.path, session.records)
+
+    def update(self, session: Session) -> None:
+        self._other.update(session)
+        if session.folder is not None:
+            self._catch_up(session.folder.path, session.records)
+
+    def end(self) -> None:
+        self._other.end()
+        for writer in self._writers.values():
+            writer.close()
+
+    def finish(self, run: Run) -> None:
+        """Catch up with a run that is over, and add the embedding of its model."""
+        if run.path is None:
+            return
+        self._catch_up(run.path, run.metrics)
+        if (run.path / "model.safetensors").exists() and not (run.path / FOLDER / "embedded").exists():
+            images = Library().images(run.experiment)
+            self._embed(run.path, images, int(run.result.get("rounds", 0)))
+            (run.path / FOLDER / "embedded").touch()
+        if run.path in self._writers:
+            self._writers.pop(run.path).close()
+
+    def _catch_up(self, path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+        """Write the rounds that are not there yet; a run that goes on replaces those after where it was taken up."""
+        if path not in self._written:
+            self._written[path] = len(records) if (path / FOLDER).exists() else 0
+        for record in records[self._written[path] :]:
+            for name, value in scalars(record).items():
+                self._writer(path).add_scalar(name, value, record["round"])
+        self._written[path] = len(records)
+
+    def _writer(self, path: Path) -> Any:
+        if path not in self._writers:
+            self._writers[path] = self._make(str(path / FOLDER), purge_step=self._written[path] + 1)
+        return self._writers[path]
+
+    def _embed(self, path: Path, images: Images, step: int) -> None:
+        labels = images.test.labels
+        each = max(1, min(EACH, MOST // images.classes))
+        index = np.concatenate([np.flatnonzero(labels == k)[:each] for k in range(images.classes)])
+        pixels = torch.from_numpy(images.test.images[index])
+        model = load_model(path)
+        with torch.no_grad():
+            z = torch.cat([model(part)[1] for part in torch.split(pixels, 500)])
+        names = [images.class_names[k] for k in labels[index]]
+        self._writer(path).add_embedding(z, metadata=names, label_img=pixels / 255, global_step=step, tag="z")
+
+
+def scalars(record: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a round by the name they go under: accuracy/, loss/, seconds/ and run/."""
+    found = {f"seconds/{part}": spent for part, spent in record["seconds"].items()}
+    for name, value in record.items():
+        if name == "round" or isinstance(value, bool) or not isinstance(value, (int, float)):
+            continue
+        kind = next((kind for kind, ends in KINDS if any(end in name for end in ends)), "run")
+        found[f"{kind}/{name}"] = value
+    return found
