@@ -4,7 +4,8 @@
     python scripts/keep_results.py SOURCE TARGET
 
 Every run folder below SOURCE whose run is finished or diverged becomes TARGET/<its path below SOURCE> with config,
-metrics, result, environment, partition and the last confusion matrix. Where the data lay and where the run was written say nothing and become DIR.
+metrics, result, environment, partition and the last confusion matrix. Where the data lay and where the run was written
+say nothing and become DIR.
 """
 
 from __future__ import annotations
