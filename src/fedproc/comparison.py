@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
-from fedproc.report.curves import draw_curves
 from fedproc.runs.atomic import write_file, write_json
 from fedproc.runs.folder import Lock
 from fedproc.simulate import Watcher, run_all
@@ -121,6 +120,8 @@ def compare(
             rows.append(Row(label, [run for seed, run in mine.items() if seed not in diverged], diverged))
         comparison = Comparison(rows, folder, reference)
         if folder is not None:
+            from fedproc.report.curves import draw_curves  # matplotlib takes a while to import
+
             write_json(folder / "comparison.json", summary(comparison, seeds))
             write_file(folder / "curves.png", draw_curves(curves(comparison)).save)
         return comparison

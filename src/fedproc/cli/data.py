@@ -18,7 +18,6 @@ from fedproc.data.sites import write_sites
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
 from fedproc.preparation import Library, deal
-from fedproc.report.heatmaps import draw_holdings
 from fedproc.runs.atomic import write_file
 
 SKEWED = ("dirichlet", "dirichlet-plain", "quantity")  # by --beta
@@ -45,6 +44,8 @@ def add(commands: Any) -> None:
 def show_command(parsed: argparse.Namespace, console: Console) -> int:
     if parsed.out.is_dir():
         raise InputError(f"--out {parsed.out}: a folder, expected the name of a picture")
+    from fedproc.report.heatmaps import draw_holdings  # matplotlib takes a while to import
+
     experiment = Experiment(**given(parsed))
     images = Library().images(experiment)
     counts = class_counts(deal(experiment, images), images.train.labels, images.classes)

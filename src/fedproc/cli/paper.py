@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -13,7 +13,9 @@ from fedproc.cli.display import Display, print_table
 from fedproc.cli.parser import Parser
 from fedproc.errors import InputError
 from fedproc.paper.exhibits import EXHIBITS, SCALES
-from fedproc.paper.reproduce import Request, index, reproduce
+
+if TYPE_CHECKING:
+    from fedproc.paper.reproduce import Request
 
 MACHINE = ("data_dir", "device", "executor", "lanes", "precision")
 EPILOG = """\
@@ -42,6 +44,8 @@ def add(commands: Any) -> None:
 
 
 def command(parsed: argparse.Namespace, console: Console) -> int:
+    from fedproc.paper.reproduce import Request, index, reproduce  # matplotlib takes a while to import
+
     scale = SCALES[parsed.scale]
     seeds = tuple(parsed.seeds or scale.seeds)
     if len(set(seeds)) != len(seeds):

@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Console
 
 from fedproc.cli.parser import Parser
-from fedproc.report.page import write_report
 
 EPILOG = """\
 Takes run folders, comparisons and the folders of `fedproc paper`, or any folder that holds some. The page stands by
@@ -29,6 +28,8 @@ def add(commands: Any) -> None:
 
 
 def command(parsed: argparse.Namespace, console: Console) -> int:
+    from fedproc.report.page import write_report  # matplotlib takes a while to import
+
     page = write_report(parsed.folders, parsed.out or parsed.folders[0] / "report", parsed.reference)
     console.print(f"written: {page}, with its tables/ and figures/", highlight=False, soft_wrap=True)
     if parsed.open:

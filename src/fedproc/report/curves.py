@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
-from scipy import stats
 
 from fedproc.report.style import Picture, colours, picture
+from fedproc.statistics import CONFIDENCE, t_quantile
 
 Runs = Sequence[Sequence[Mapping[str, Any]]]
 PANELS = (
@@ -80,5 +80,5 @@ def band(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.
     count = len(values)
     if count < ENOUGH:
         return values.min(axis=0), values.max(axis=0)
-    half = stats.t.ppf(0.975, count - 1) * values.std(axis=0, ddof=1) / np.sqrt(count)
+    half = t_quantile((1 + CONFIDENCE) / 2, count - 1) * values.std(axis=0, ddof=1) / np.sqrt(count)
     return values.mean(axis=0) - half, values.mean(axis=0) + half
