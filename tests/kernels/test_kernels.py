@@ -152,6 +152,33 @@ def test_mean(masked: bool, counted: bool) -> None:
     torch.testing.assert_close(weighted_mean(values, mask, among, weight)[1], mean(values, mask, among))
 
 
+@pytest.mark.parametrize("terms", [1, 2, 3, 4])
+@pytest.mark.parametrize("masked", [False, True])
+def test_note(terms: int, masked: bool) -> None:
+    from fedproc.kernels.losses import note
+
+    lanes = 130
+    active = normals(lanes, seed=9) > 0 if masked else None
+    losses = [normals(lanes, seed=k) for k in range(terms)]
+    sums, count = normals(lanes, terms, seed=5).double(), normals(lanes, seed=6).double()
+    on = torch.ones(lanes, dtype=torch.bool, device=DEVICE) if active is None else active
+    added = torch.stack(losses, dim=-1).double()
+    expected = torch.where(on.unsqueeze(-1), sums + added, sums), torch.where(on, count + 1, count)
+    note(sums, count, active, losses)
+    assert torch.equal(sums, expected[0]) and torch.equal(count, expected[1])
+
+
+def test_note_of_a_single_client() -> None:
+    from fedproc.kernels.losses import note
+
+    sums, count = (
+        torch.zeros(2, dtype=torch.float64, device=DEVICE),
+        torch.zeros((), dtype=torch.float64, device=DEVICE),
+    )
+    note(sums, count, None, [torch.tensor(1.5, device=DEVICE), torch.tensor(2.0, device=DEVICE)])
+    assert sums.tolist() == [1.5, 2.0] and count.item() == 1
+
+
 @pytest.mark.parametrize("offset", [False, True])
 @pytest.mark.parametrize("tau", [1.0, 0.1])
 def test_contrasts(offset: bool, tau: float) -> None:

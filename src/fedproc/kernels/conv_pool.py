@@ -277,10 +277,11 @@ class ConvReluPool(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
         ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(inputs[0], inputs[1], output[1])
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    def backward(ctx: Any, g: Tensor, _: None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, w, won = ctx.saved_tensors
         x, w, g = x.contiguous(), _packed(w), g.contiguous()
         dw, db = weight_gradient(x, w, g, won) if ctx.needs_input_grad[1] or ctx.needs_input_grad[2] else (None, None)

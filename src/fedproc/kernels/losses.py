@@ -5,6 +5,7 @@ Shapes: L lanes, B batch, K classes, Q features.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from fedproc.kernels import arithmetic, ceil_div, power_of_two
 from fedproc.kernels.conv_pool import _product
 
+MOST_TERMS = 4  # of a loss, with their sum
 MOST_CLASSES = 32  # of the contrast: its prototypes are held in registers
 
 
@@ -103,6 +105,37 @@ def _mean(
         factor *= tl.load(weight + row)
         tl.store(weighted + row, total * factor)
     tl.store(share + row * B + b, tl.where(keep, factor, 0.0), b < B)
+
+
+@triton.jit
+def _note(
+    sums, count, active, first, second, third, fourth, L,
+    TERMS: tl.constexpr, ACTIVE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    lane = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    on = lane < L
+    if ACTIVE:
+        on = on & (tl.load(active + lane, on, 0) != 0)
+    tl.store(count + lane, tl.load(count + lane, on, 0.0) + 1.0, on)
+    at = sums + lane * TERMS
+    tl.store(at, tl.load(at, on, 0.0) + tl.load(first + lane, on, 0.0).to(tl.float64), on)
+    if TERMS > 1:
+        tl.store(at + 1, tl.load(at + 1, on, 0.0) + tl.load(second + lane, on, 0.0).to(tl.float64), on)
+    if TERMS > 2:
+        tl.store(at + 2, tl.load(at + 2, on, 0.0) + tl.load(third + lane, on, 0.0).to(tl.float64), on)
+    if TERMS > 3:
+        tl.store(at + 3, tl.load(at + 3, on, 0.0) + tl.load(fourth + lane, on, 0.0).to(tl.float64), on)
+
+
+def note(sums: Tensor, count: Tensor, active: Tensor | None, losses: Sequence[Tensor]) -> None:
+    """Add the losses (...,) of the lanes at work to their sums (..., N) and 1 to their count (...,); N is at most 4."""
+    flat = [loss.detach().contiguous() for loss in losses]
+    filled = flat + flat[:1] * (MOST_TERMS - len(flat))
+    lanes = count.numel()
+    _note[(ceil_div(lanes, 128),)](
+        sums, count, count if active is None else active.view(torch.uint8), *filled, lanes,
+        TERMS=len(flat), ACTIVE=active is not None, BLOCK=128, num_warps=1,
+    )  # fmt: skip
 
 
 class Mean(torch.autograd.Function):

@@ -107,15 +107,14 @@ class Stepper:
                 active,
             )
             for section, sums, (total, terms) in zip(self._sections, self._sums, found, strict=True):
-                losses = torch.stack([total, *terms], dim=-1)
-                sums += losses if active is None else torch.where(active[section.at].unsqueeze(-1), losses, 0.0)
+                here = None if active is None else active[section.at]
+                note(sums, self._count[section.at], here, (total, *terms))
             if active is None or buffers is None or counters is None:
-                self._count += 1
                 return
             working = active.unsqueeze(-1)
-            net.weights.buffers.copy_(torch.where(working, net.weights.buffers, buffers))
-            net.weights.counters.copy_(torch.where(working, net.weights.counters, counters))
-            self._count += active
+            for now, before in ((net.weights.buffers, buffers), (net.weights.counters, counters)):
+                if now.numel():
+                    now.copy_(torch.where(working, now, before))
 
     def _loss(self, section: Section, step: Step, z: Tensor, logits: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         at, net = section.at, self._net
@@ -131,6 +130,20 @@ class Stepper:
     def losses(self, lane: Any = ..., section: int = 0, place: Any = ...) -> Tensor:
         """The mean over steps of the total loss and its terms (..., 1 + terms)."""
         return self._sums[section][place] / self._count[lane].clamp(min=1).unsqueeze(-1)
+
+
+def note(sums: Tensor, count: Tensor, active: Tensor | None, losses: Sequence[Tensor]) -> None:
+    """Add the losses (...,) of the lanes at work to their sums (..., N), and 1 to their count (...,)."""
+    if kernels.usable(losses[0]):
+        from fedproc.kernels.losses import MOST_TERMS
+        from fedproc.kernels.losses import note as kernel
+
+        if len(losses) <= MOST_TERMS:
+            kernel(sums, count, active, losses)
+            return
+    together = torch.stack(tuple(losses), dim=-1)
+    sums += together if active is None else torch.where(active.unsqueeze(-1), together, 0.0)
+    count += 1 if active is None else active
 
 
 def train_lanes(net: Net, feed: Feed, job: Job, local: Local) -> Tensor:

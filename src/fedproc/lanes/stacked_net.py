@@ -24,6 +24,7 @@ class StackedNet:
         self.weights = Weights(weights.params.requires_grad_(), weights.buffers, weights.counters)
         self._layout = setting.layout
         self._short = kernels.precision() == "bf16" and setting.device.type == "cuda"
+        self._slope: Tensor | None = None
         self._call: Callable[..., Any] = vmap(self._one)
         self._call_without_mask: Callable[..., Any] = vmap(self._one_without_mask)
 
@@ -58,8 +59,14 @@ class StackedNet:
 
     def gradient(self, total: Tensor) -> Tensor:
         with torch.enable_grad():
-            (gradient,) = torch.autograd.grad(total.sum(), self.weights.params)
+            (gradient,) = torch.autograd.grad(total, self.weights.params, self._ones(total))
         return gradient
+
+    def _ones(self, total: Tensor) -> Tensor:
+        """The slope of the lanes' sum, made once."""
+        if self._slope is None or self._slope.shape != total.shape:
+            self._slope = torch.ones_like(total)
+        return self._slope
 
     def train(self, mode: bool) -> None:
         self.module.train(mode)
