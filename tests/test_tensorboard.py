@@ -36,10 +36,14 @@ def test_curves_and_embeddings_of_a_run_that_is_continued(tmp_path: Path) -> Non
     assert execute([*words, "--rounds", "3"]) == 0
     assert logged(out, "accuracy/test_accuracy") == pytest.approx(accuracies(out))
     assert set(logged(out, "seconds/train")) == {1, 2, 3}
-    (labels,) = (out / "tensorboard").rglob("metadata.tsv")
+    *_, labels = (out / "tensorboard").rglob("metadata.tsv")
     assert len(labels.read_text().splitlines()) == 500
-    (vectors,) = (out / "tensorboard").rglob("tensors.tsv")
+    *_, vectors = (out / "tensorboard").rglob("tensors.tsv")
     assert len(vectors.read_text().splitlines()[0].split("\t")) == 256
+    assert execute([*words[:-2], "--rounds", "4"]) == 0  # without the log
+    assert execute([*words, "--rounds", "5"]) == 0
+    assert logged(out, "accuracy/test_accuracy") == pytest.approx(accuracies(out))
+    assert (out / "tensorboard" / "round-embedded").read_text() == "5\n"
     assert execute([*words, "--rounds", "3", "--fresh"]) == 0
     assert logged(out, "accuracy/test_accuracy") == pytest.approx(accuracies(out))
 

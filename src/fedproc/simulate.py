@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -165,6 +166,11 @@ def drive(sessions: Sequence[Session], executor: Executor, watcher: Watcher) -> 
 
     Training waits until everyone is ready to train, so that all of it shares the lanes.
     """
+    with torch.cuda.device(sessions[0].device) if sessions[0].device.type == "cuda" else nullcontext():
+        _drive(sessions, executor, watcher)
+
+
+def _drive(sessions: Sequence[Session], executor: Executor, watcher: Watcher) -> None:
     try:
         waiting: list[tuple[Session, list[Task]]] = []
         for session in sessions:

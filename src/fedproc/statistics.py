@@ -33,7 +33,11 @@ class Paired:
 
     @property
     def verdict(self) -> str:
-        """An interval that holds 0 shows nothing; one that does not may still be one of many that were looked at."""
+        """An interval that holds 0 shows nothing; one that does not may still be one of many that were looked at. A
+        difference that is the same for all seeds has no spread to be tested against.
+        """
+        if self.low == self.high and self.difference != 0:
+            return "same for all seeds, no test"
         if self.low <= 0 <= self.high:
             return "no difference seen"
         word = "better" if self.difference > 0 else "worse"
@@ -44,7 +48,7 @@ def compare(rows: Mapping[str, Mapping[int, float]], reference: str) -> dict[str
     """Each row against the reference; `rows` holds a number for each seed. Rows with fewer than two seeds in common
     are left out.
     """
-    base = rows[reference]
+    base = rows.get(reference, {})
     found = {
         label: one
         for label, values in rows.items()
@@ -65,8 +69,7 @@ def _paired(values: Mapping[int, float], base: Mapping[int, float]) -> Paired | 
     differences = np.array([values[seed] - base[seed] for seed in seeds])
     mean, error = float(differences.mean()), float(differences.std(ddof=1)) / math.sqrt(count)
     if error == 0:  # the same difference for every seed
-        sure = 1.0 if mean == 0 else 0.0
-        return Paired(seeds, mean, mean, mean, sure, sure, 0.0)
+        return Paired(seeds, mean, mean, mean, 1.0, 1.0, 0.0)
     half = t_quantile((1 + CONFIDENCE) / 2, count - 1) * error
     p = float(2 * special.stdtr(count - 1, -abs(mean) / error))
     detectable = half + t_quantile(POWER, count - 1) * error

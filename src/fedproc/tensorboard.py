@@ -18,6 +18,7 @@ from fedproc.simulate import Run, Watcher
 from fedproc.trained import load_model
 
 FOLDER = "tensorboard"
+WRITTEN, EMBEDDED = "rounds-written", "round-embedded"  # marks of how far we are
 EACH, MOST = 50, 1000  # test images of a class, and of all
 KINDS = (("accuracy", ("accuracy", "macro_f1", "auc")), ("loss", ("loss", "cross_entropy")))
 
@@ -58,21 +59,26 @@ class TensorBoard:
         if run.path is None:
             return
         self._catch_up(run.path, run.metrics)
-        if (run.path / "model.safetensors").exists() and not (run.path / FOLDER / "embedded").exists():
-            images = Library().images(run.experiment)
-            self._embed(run.path, images, int(run.result.get("rounds", 0)))
-            (run.path / FOLDER / "embedded").touch()
+        done = int(run.result.get("rounds", 0))
+        untouched = run.experiment.val_fraction > 0  # the test set, by runs that choose between settings
+        if (run.path / "model.safetensors").exists() and not untouched and _number(run.path, EMBEDDED) != done:
+            self._embed(run.path, Library().images(run.experiment), done)
+            (run.path / FOLDER / EMBEDDED).write_text(f"{done}\n")
         if run.path in self._writers:
             self._writers.pop(run.path).close()
 
     def _catch_up(self, path: Path, records: Sequence[Mapping[str, Any]]) -> None:
         """Write the rounds that are not there yet; a run that goes on replaces those after where it was taken up."""
         if path not in self._written:
-            self._written[path] = len(records) if (path / FOLDER).exists() else 0
+            self._written[path] = min(_number(path, WRITTEN), len(records))
+        if len(records) == self._written[path]:
+            return
         for record in records[self._written[path] :]:
             for name, value in scalars(record).items():
                 self._writer(path).add_scalar(name, value, record["round"])
         self._written[path] = len(records)
+        self._writer(path).flush()
+        (path / FOLDER / WRITTEN).write_text(f"{len(records)}\n")
 
     def _writer(self, path: Path) -> Any:
         if path not in self._writers:
@@ -89,6 +95,14 @@ class TensorBoard:
             z = torch.cat([model(part)[1] for part in torch.split(pixels, 500)])
         names = [images.class_names[k] for k in labels[index]]
         self._writer(path).add_embedding(z, metadata=names, label_img=pixels / 255, global_step=step, tag="z")
+
+
+def _number(path: Path, name: str) -> int:
+    """The round that a mark in the folder names, 0 where there is none."""
+    try:
+        return int((path / FOLDER / name).read_text())
+    except (FileNotFoundError, ValueError):
+        return 0
 
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:

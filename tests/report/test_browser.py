@@ -62,7 +62,9 @@ def test_every_figure_is_drawn(browser: Any, page: Path) -> None:
             return [figure.id, box.width, box.height, shapes.length, figure.querySelectorAll("[data-text]").length];
         })"""
     )
-    assert len(drawn) == 8
+    kinds = ("curves", "classes", "partition", "confusions", "time")
+    expected = {f"figure-tiny-{name}" for name in ("tsne", "rounds", "epochs")}
+    assert expected | {f"figure-setting-0-{kind}" for kind in kinds} <= {name for name, *_ in drawn}
     for name, width, height, shapes, values in drawn:
         assert width > 300 and height > 60 and shapes > 10, name
         assert values > 0, name
@@ -74,7 +76,7 @@ def test_numbers_in_the_browser_are_those_of_the_run_folders(browser: Any, page:
         shown = window.locator("#setting-0 table").first.locator("tr", has_text=method).locator("td").nth(1)
         paths = sorted((compared / method).rglob("result.json"))
         finals = [json.loads(path.read_text())["final_accuracy"] for path in paths]
-        assert float(shown.get_attribute("data-value")) == pytest.approx(statistics.fmean(finals))
+        assert float(shown.get_attribute("data-value")) == pytest.approx(100 * statistics.fmean(finals))
         text = f"{100 * statistics.fmean(finals):.2f} ± {100 * statistics.stdev(finals):.2f}"
         assert shown.inner_text() == text
 
@@ -94,6 +96,28 @@ def test_a_point_tells_its_value(browser: Any, page: Path, compared: Path) -> No
     window.mouse.move(2, 2)
     window.wait_for_timeout(50)
     assert not window.locator("#tip").is_visible()
+
+
+def test_a_finger_on_a_point_tells_its_value(browser: Any, page: Path) -> None:
+    window = Opened(browser, page, viewport=PHONE, has_touch=True).window
+    point = window.locator("#figure-setting-0-curves [data-text^='fedproc, round 1']").first
+    point.scroll_into_view_if_needed()
+    box = point.bounding_box()
+    window.touchscreen.tap(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    assert ", round 1: " in window.locator("#tip").inner_text()
+
+
+def test_values_are_told_where_points_are_after_things_above_were_opened(browser: Any, page: Path) -> None:
+    window = Opened(browser, page).window
+    point = window.locator("#figure-setting-0-curves [data-text^='fedproc, round 2']").first
+    for moved in (False, True):
+        if moved:
+            window.evaluate("document.querySelector('nav').style.paddingTop = '300px'")
+        point.scroll_into_view_if_needed()
+        box = point.bounding_box()
+        window.mouse.move(2, 2)
+        window.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+        assert ", round 2: " in window.locator("#tip").inner_text()
 
 
 def test_light_and_dark(browser: Any, page: Path) -> None:
@@ -127,5 +151,8 @@ def test_in_print_there_is_no_navigation(browser: Any, page: Path, tmp_path: Pat
     window.emulate_media(media="print")
     assert not window.locator("nav").is_visible()
     assert window.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    window.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert window.locator("#runs table").is_visible()
+    window.evaluate("dispatchEvent(new Event('afterprint'))")
     window.pdf(path=str(tmp_path / "page.pdf"))
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")

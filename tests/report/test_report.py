@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from fedproc import InputError
+from fedproc.cli.commands import execute
 from fedproc.report.gather import gather
 from fedproc.report.page import write_report
 from fedproc.report.style import SVG, colours, picture
@@ -59,7 +60,7 @@ def test_the_pages_numbers_are_those_of_the_run_folders(page: Path, compared: Pa
     for method in ("fedavg", "fedproc"):
         names = ("final_accuracy", "last10_accuracy", "best_accuracy", "final_prototype_accuracy", "seconds")
         means = [statistics.fmean(results(compared / method, name)) for name in names]
-        assert table[method] == pytest.approx([2, *means])
+        assert table[method] == pytest.approx([2, *(100 * mean for mean in means[:-1]), means[-1]])
 
 
 def test_every_table_and_figure_lies_beside_the_page(page: Path, compared: Path) -> None:
@@ -69,7 +70,14 @@ def test_every_table_and_figure_lies_beside_the_page(page: Path, compared: Path)
     with (page.parent / "tables" / "setting-0-accuracy.csv").open() as file:
         rows = {row[""]: row for row in csv.DictReader(file)}
     final = statistics.fmean(results(compared / "fedproc", "final_accuracy"))
-    assert float(rows["fedproc"]["final"]) == pytest.approx(final)
+    assert float(rows["fedproc"]["final"]) == pytest.approx(100 * final)
+    deviation = statistics.stdev(results(compared / "fedproc", "final_accuracy"))
+    assert float(rows["fedproc"]["final deviation"]) == pytest.approx(100 * deviation)
+    with (page.parent / "tables" / "setting-0-differences.csv").open() as file:
+        differences = list(csv.DictReader(file))
+    assert [row[""] for row in differences] == ["fedproc"] * 4
+    for row in differences:
+        assert float(row["from"]) <= float(row["difference"]) <= float(row["to"])
     markdown = (page.parent / "tables" / "setting-0-accuracy.md").read_text()
     latex = (page.parent / "tables" / "setting-0-accuracy.tex").read_text()
     assert f"| {100 * final:.2f} ±" in markdown and rf"{100 * final:.2f} $\pm$" in latex
@@ -109,15 +117,109 @@ def test_runs_under_way_and_diverged_ones_are_told(compared: Path, tmp_path: Pat
     assert "under way, 2 of 2 rounds" in text and "1 (1 diverged)" in text
 
 
-def test_variants_go_by_their_folders(compared: Path, tmp_path: Path) -> None:
+def test_variants_go_by_what_they_differ_in(compared: Path, tmp_path: Path) -> None:
     shutil.copytree(compared / "fedproc", tmp_path / "plain")
     shutil.copytree(compared / "fedproc", tmp_path / "sharp")
     for path in (tmp_path / "sharp").rglob("config.json"):
         config = json.loads(path.read_text())
         path.write_text(json.dumps({**config, "fedproc": {**config["fedproc"], "tau": 0.2}}))
     (group,) = gather([tmp_path]).groups
-    assert [row.label for row in group.comparison.rows] == ["plain", "sharp"]
-    assert group.comparison.reference == "plain"
+    assert [row.label for row in group.comparison.rows] == ["fedproc tau 0.2", "fedproc tau 1.0"]
+    assert [len(row.runs) for row in group.comparison.rows] == [2, 2]
+
+
+def test_a_comparison_keeps_its_rows_whatever_they_vary(compared: Path, tmp_path: Path) -> None:
+    shutil.copytree(compared, tmp_path / "cmp")
+    (tmp_path / "cmp" / "fedproc").rename(tmp_path / "cmp" / "calibrated")
+    for path in (tmp_path / "cmp" / "calibrated").rglob("config.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "method": "fedavg", "calibrate": 1.0}))
+    content = json.loads((tmp_path / "cmp" / "comparison.json").read_text())
+    content["rows"]["calibrated"] = content["rows"].pop("fedproc")
+    (tmp_path / "cmp" / "comparison.json").write_text(json.dumps(content))
+    (group,) = gather([tmp_path / "cmp"], "calibrated").groups
+    assert [row.label for row in group.comparison.rows] == ["fedavg", "calibrated"]
+    assert group.comparison.reference == "calibrated" and "calibrate" not in group.title
+
+
+def test_two_comparisons_of_one_setting_are_not_mixed(compared: Path, tmp_path: Path) -> None:
+    shutil.copytree(compared, tmp_path / "a")
+    shutil.copytree(compared, tmp_path / "b")
+    groups = gather([tmp_path]).groups
+    assert [group.title[-4:] for group in groups] == [" (a)", " (b)"]
+    assert [[len(row.runs) for row in group.comparison.rows] for group in groups] == [[2, 2], [2, 2]]
+
+
+def test_copies_do_not_count_as_seeds(compared: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        shutil.copytree(compared / "fedavg" / "seed-0", tmp_path / name)
+    found = gather([tmp_path])
+    assert [len(row.runs) for row in found.groups[0].comparison.rows] == [1]
+    assert found.copies == {tmp_path / "two": tmp_path / "one"}
+    assert "a copy of" in write_report([tmp_path], tmp_path / "report").read_text(encoding="utf-8")
+
+
+def test_other_images_under_the_same_name_stand_apart(compared: Path, tmp_path: Path) -> None:
+    shutil.copytree(compared / "fedavg", tmp_path / "runs")
+    path = tmp_path / "runs" / "seed-1" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "fingerprint": "other"}))
+    assert len(gather([tmp_path]).groups) == 2
+
+
+def test_the_reference_is_a_row_that_is_there(compared: Path, tmp_path: Path) -> None:
+    shutil.copytree(compared, tmp_path / "cmp")
+    for path in (tmp_path / "cmp" / "fedavg").rglob("result.json"):
+        path.unlink()
+    (group,) = gather([tmp_path / "cmp"]).groups
+    assert group.comparison.reference == "fedproc" and not group.comparison.paired("final_accuracy")
+    text = write_report([tmp_path / "cmp"], tmp_path / "report").read_text(encoding="utf-8")
+    assert "fedavg (under way), round 2" in text
+
+
+def test_a_second_report_leaves_nothing_of_the_first(compared: Path, exhibits: Path, tmp_path: Path) -> None:
+    write_report([compared, exhibits / "tiny" / "rounds"], tmp_path / "report")
+    assert (tmp_path / "report" / "figures" / "tiny-rounds.png").exists()
+    (tmp_path / "report" / "tables" / "mine.csv").write_text("kept")
+    write_report([compared], tmp_path / "report")
+    assert not (tmp_path / "report" / "figures" / "tiny-rounds.png").exists()
+    assert (tmp_path / "report" / "tables" / "mine.csv").exists()
+
+
+def test_a_file_in_the_way_is_named(compared: Path, tmp_path: Path) -> None:
+    (tmp_path / "report").write_text("mine")
+    with pytest.raises(InputError, match="report: a file is in the way"):
+        write_report([compared], tmp_path / "report")
+
+
+def test_odd_names_are_shown_as_they_are(compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "a[/b] $x$ <i> & |"
+    shutil.copytree(compared, folder)
+    assert execute(["report", str(folder)]) == 0
+    assert "a[/b] $x$ <i> & |" in capsys.readouterr().out
+    text = (folder / "report" / "index.html").read_text(encoding="utf-8")
+    assert "&lt;i&gt; &amp; |" in text and "<i>" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("metrics.jsonl", "[1]\n", "one object with its round a line"),
+        ("config.json", '{"method": "fedavg", "fingerprint": "", "data_seed": 0}', "beta, clients, data, "),
+        ("config.json", "{", "config.json: cannot be read"),
+        ("result.json", "[]", "result.json: expected a JSON object"),
+    ],
+)
+def test_damages_are_named(compared: Path, tmp_path: Path, name: str, content: str, words: str) -> None:
+    shutil.copytree(compared, tmp_path / "cmp")
+    (tmp_path / "cmp" / "fedavg" / "seed-0" / name).write_text(content)
+    with pytest.raises(InputError, match=re.escape(words)):
+        gather([tmp_path / "cmp"])
+
+
+def test_config_files_of_others_are_left_alone(compared: Path, tmp_path: Path) -> None:
+    shutil.copytree(compared, tmp_path / "cmp")
+    (tmp_path / "cmp" / "elsewhere").mkdir()
+    (tmp_path / "cmp" / "elsewhere" / "config.json").write_text("no JSON")
+    assert len(gather([tmp_path / "cmp"]).runs) == 4
 
 
 def test_settings_stand_apart(compared: Path, tmp_path: Path) -> None:
@@ -167,5 +269,6 @@ def test_methods_keep_their_colours() -> None:
 def test_cells_are_escaped() -> None:
     table = Table("a_b", ["", "x & y"], [[Shown("<i>"), Shown("50 %", 0.5)]])
     assert "&lt;i&gt;" in table.html() and 'data-value="0.5"' in table.html()
-    assert r"50 \%" in table.latex() and r"x \& y" in table.latex()
+    assert r"50 \%" in table.latex() and r"x \& y" in table.latex() and "$<$i$>$" in table.latex()
+    assert Table("", ["", "a|b"], []).markdown().splitlines()[2] == r"|  | a\|b |"
     assert table.turned().heads == ["", "<i>"] and table.turned().rows[0][0].text == "x & y"

@@ -26,7 +26,7 @@ def execute(words: list[str]) -> int:
     _load_plugins(words)
     width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100
     parsed = build_parser().parse_strictly(words)
-    code: int = parsed.command(parsed, Console(width=width))
+    code: int = parsed.command(parsed, Console(width=width, markup=False))
     return code
 
 

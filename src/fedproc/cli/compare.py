@@ -68,8 +68,10 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
             watcher.finish(each)
     print_table(console, accuracies(done))
     if len(done.rows) > 1:
-        if len(seeds) > 1:
+        if any(done.paired(f"{done.prefix}final_accuracy")):
             print_table(console, differences(done))
+        elif len(seeds) > 1:
+            console.print("no two rows have two finished seeds in common: there is no difference to tell")
         else:
             console.print(ONE_SEED)
     console.print(f"runs, comparison.json and curves.png are in {parsed.out}", highlight=False)

@@ -120,10 +120,10 @@ def print_table(console: Console, table: Table) -> None:
     turned where that makes it narrower, and else its cells are broken.
     """
     words = {"", "accuracy", "verdict"}
-    if not _fits(table, console) and len(table.rows) < len(table.heads) - 1:
-        table = table.turned()
-    fits = _fits(table, console)
     grouped = any(not row[0].text for row in table.rows)
+    if not grouped and not _fits(table, console) and len(table.rows) < len(table.heads) - 1:
+        table = table.turned()
+    fits = grouped or _fits(table, console)
     look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0)} if grouped else {}
     made = RichTable(title=table.title, title_justify="left", **look)
     for head in table.heads:

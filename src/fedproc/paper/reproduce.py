@@ -122,8 +122,11 @@ def index(folders: Sequence[Path]) -> dict[str, Path]:
             home = result.parent
             if not all((home / name).is_file() for name in ("config.json", "metrics.jsonl")):
                 continue
-            config = json.loads((home / "config.json").read_text(encoding="utf-8"))
-            found.setdefault(identity(config, int(config["rounds"])), home)
+            try:
+                config = json.loads((home / "config.json").read_text(encoding="utf-8"))
+                found.setdefault(identity(config, int(config["rounds"])), home)
+            except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+                raise InputError(f"--import {home / 'config.json'}: not a run's ({error!r})") from error
     return found
 
 
@@ -221,6 +224,8 @@ def _written(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
     if exhibit.figure:
         panels: dict[str, dict[str, Any]] = {}
         for cell in cells:
+            if not of_cell[id(cell)]:
+                continue
             column, _, place = cell.column.partition("|")
             rows = panels.setdefault(column, {})
             if exhibit.measure == "epochs":

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from fedproc.data import Images
-from fedproc.report.style import Picture, picture
+from fedproc.report.style import Picture, picture, plain
 from fedproc.runs.folder import client_model
 from fedproc.trained import load_model
 
@@ -111,7 +111,7 @@ def draw(embedded: Embedded) -> Picture:
         for k in range(classes):
             mine, name = places[embedded.labels == k], embedded.class_names[k]
             gid = f"images-{len(made.texts)}"
-            panel.scatter(*mine.T, s=4, color=colours[k], alpha=0.7, linewidths=0, label=name, gid=gid)
+            panel.scatter(*mine.T, s=4, color=colours[k], alpha=0.7, linewidths=0, label=plain(name), gid=gid)
             made.texts[gid] = [name] * len(mine)
         if title.startswith("FedProc"):
             gid = f"prototypes-{len(made.texts)}"

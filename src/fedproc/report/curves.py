@@ -10,7 +10,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from fedproc.report.style import Picture, colours, picture
+from fedproc.report.style import Picture, colours, picture, plain
 from fedproc.statistics import CONFIDENCE, t_quantile
 
 Runs = Sequence[Sequence[Mapping[str, Any]]]
@@ -43,7 +43,7 @@ def draw_curves(rows: Mapping[str, Runs]) -> Picture:
 
 
 def dress(panel: Axes, title: str, below: str) -> None:
-    panel.set_title(title, fontsize=11)
+    panel.set_title(plain(title), fontsize=11)
     panel.set_xlabel(below)
     panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     panel.grid(alpha=0.25)
@@ -66,7 +66,7 @@ def draw_line(made: Picture, panel: Axes, label: str, runs: Runs, name: str, sha
     values = np.array([[curve[t] for t in rounds] for curve in curves])
     mean, (low, high) = values.mean(axis=0), band(values)
     marker = "o" if len(rounds) < 3 else None
-    panel.plot(rounds, mean, color=shade, label=label, linewidth=1.8, marker=marker, markersize=4)
+    panel.plot(rounds, mean, color=shade, label=plain(label), linewidth=1.8, marker=marker, markersize=4)
     ends = [""] * len(rounds)
     if len(curves) > 1:
         panel.fill_between(rounds, low, high, color=shade, alpha=0.15, linewidth=0)

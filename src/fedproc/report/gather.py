@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,13 +16,16 @@ from fedproc.comparison import Comparison, Row
 from fedproc.errors import InputError
 from fedproc.experiment import FREE
 from fedproc.methods import METHODS
+from fedproc.paper.exhibits import EXHIBITS, SCALES
 from fedproc.paper.published import Published
 from fedproc.paper.reproduce import published_by_setting, setting_of
 
 Record = dict[str, Any]
-SEED_FOLDER = re.compile(r"seed-\d+")
-APART = FREE | {"method", "preset", "seed", "data_seed", "model_seed", "fingerprint", "plugin"}
+APART = FREE | {"method", "preset", "seed", "data_seed", "model_seed", "plugin"}
 APART |= {"keep_clients", "eval_every"}  # what is looked at, not what is done
+NEEDED = {"method", "fingerprint", "data_seed", "seed", "data", "clients", "partition", "beta", "sample", "rounds"}
+NEEDED |= {"epochs", "lr", "network"}
+TOLD = ("data", "clients", "partition", "beta", "sample", "rounds", "epochs", "lr", "network", "fingerprint")
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Kept:
     @cached_property
     def confusion(self) -> npt.NDArray[np.int64] | None:
         """Of the last evaluated round."""
-        lines = _lines(self.folder / "confusion.jsonl")
+        lines = read_lines(self.folder / "confusion.jsonl")
         return np.array(lines[-1]["confusion"], dtype=np.int64) if lines else None
 
     @cached_property
@@ -64,6 +66,15 @@ class Kept:
         return None if found is None else (list(found["class_names"]), np.array(found["counts"], dtype=np.int64))
 
     @property
+    def held_out(self) -> str:
+        return "validation" if self.config.get("val_fraction") else "test"
+
+    @property
+    def variant(self) -> str:
+        """What sets it apart from other runs of its setting, seeds aside."""
+        return json.dumps([self.method, self.config.get(self.method, {}), self.config.get("plugin")], sort_keys=True)
+
+    @property
     def mergeless(self) -> bool:
         """Whether its rounds follow epochs of its own, as SOLO's do."""
         return self.method in METHODS and METHODS[self.method].own_models
@@ -71,16 +82,19 @@ class Kept:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one setting: all but the method and the seeds agree."""
+    """Runs that are compared: of one setting, or those of one `fedproc compare`."""
 
     title: str
     runs: list[Kept]
+    under_way: dict[str, list[Kept]]  # by label
     comparison: Comparison
     published: dict[str, Published]
 
     @property
-    def slug(self) -> str:
-        return re.sub(r"[^a-z0-9.]+", "-", self.title.lower()).strip("-")
+    def pooled(self) -> bool:
+        """Whether runs shared stacked lanes, so that their clock says nothing of a method."""
+        layouts = [(run.environment.get("executor"), run.environment.get("command", [])) for run in self.runs]
+        return len(self.runs) > 1 and any(e == "stacked" and {"compare", "paper"} & {*words} for e, words in layouts)
 
 
 @dataclass(frozen=True)
@@ -93,50 +107,110 @@ class Shown:
 
 @dataclass(frozen=True)
 class Gathered:
+    """`copies` are folders of runs that lie elsewhere too, and where."""
+
     groups: list[Group]
     exhibits: list[Shown]
     runs: list[Kept]
+    copies: dict[Path, Path]
 
 
 def gather(folders: Sequence[Path], reference: str | None = None) -> Gathered:
-    """All runs and exhibits at or below these folders, each once."""
+    """All runs and exhibits at or below these folders, each once; and the runs that the exhibits are made of."""
     homes: dict[Path, Kept] = {}
     exhibits: dict[Path, Shown] = {}
+    compared: dict[Path, Record] = {}
     for folder in folders:
         if not folder.is_dir():
             raise InputError(f"{folder}: no such folder; expected run folders, or folders that hold some")
-        for path in sorted(folder.rglob("config.json")):
-            found = _run(path)
-            if found is not None:
-                homes.setdefault(path.parent.resolve(), found)
         for path in sorted(folder.rglob("exhibit.json")):
-            content = _json(path)
-            if content is not None and "cells" in content:
-                exhibits.setdefault(path.parent.resolve(), Shown(path.parent, content))
+            exhibits.setdefault(path.parent.resolve(), Shown(path.parent, _exhibit(path)))
+        for path in sorted(folder.rglob("comparison.json")):
+            compared.setdefault(path.parent.resolve(), _json(path) or {})
+        for path in sorted(folder.rglob("config.json")):
+            _take(homes, path.parent)
+    for exhibit in exhibits.values():
+        for path in _runs_of(exhibit.content):
+            if (path / "config.json").is_file():
+                _take(homes, path)
     if not homes and not exhibits:
         raise InputError(f"{', '.join(map(str, folders))}: no run folder and no table or figure of the paper in there")
-    return Gathered(_groups(list(homes.values()), reference), list(exhibits.values()), list(homes.values()))
+    groups, copies = _groups(homes, compared, reference)
+    order = list(EXHIBITS)
+    shown = sorted(exhibits.values(), key=lambda e: order.index(e.content["exhibit"]))
+    return Gathered(groups, shown, list(homes.values()), copies)
 
 
-def _run(path: Path) -> Kept | None:
-    config = _json(path)
-    if config is None or not {"method", "fingerprint", "data_seed"} <= set(config):
-        return None
-    home = path.parent
-    return Kept(home, config, _lines(home / "metrics.jsonl"), _json(home / "result.json") or {})
+def _take(homes: dict[Path, Kept], folder: Path) -> None:
+    """Read a run folder; a config.json of something else is left alone."""
+    whole = folder.resolve()
+    if whole in homes:
+        return
+    try:
+        config = _json(folder / "config.json") or {}
+    except InputError:
+        if (folder / "metrics.jsonl").exists():
+            raise
+        return
+    if not {"method", "fingerprint", "data_seed"} <= set(config):
+        return
+    if NEEDED - set(config):
+        raise InputError(f"{folder / 'config.json'}: {', '.join(sorted(NEEDED - set(config)))} missing")
+    homes[whole] = Kept(folder, config, read_lines(folder / "metrics.jsonl"), _json(folder / "result.json") or {})
 
 
-def _groups(runs: Sequence[Kept], reference: str | None) -> list[Group]:
-    found: dict[str, list[Kept]] = {}
-    for run in runs:
+def _exhibit(path: Path) -> Record:
+    content = _json(path) or {}
+    if content.get("exhibit") not in EXHIBITS or content.get("scale") not in SCALES or "cells" not in content:
+        raise InputError(f"{path}: expected what `fedproc paper` writes, got something else")
+    return content
+
+
+def _runs_of(content: Record) -> list[Path]:
+    found = content.get("runs", {}).values()
+    return [Path(path) for paths in found for path in (paths if isinstance(paths, list) else [paths])]
+
+
+Labelled = dict[str, list[Kept]]
+
+
+def _groups(
+    homes: dict[Path, Kept], compared: dict[Path, Record], reference: str | None
+) -> tuple[list[Group], dict[Path, Path]]:
+    """Comparisons as they were asked for; the rest by setting, copies left out."""
+    found: list[tuple[str, Labelled]] = []
+    left = dict(homes)
+    for folder, content in compared.items():
+        rows = content.get("rows")
+        rows = rows if isinstance(rows, dict) else {}
+        mine = {label: [left.pop(home) for home in list(left) if home.parent == folder / label] for label in rows}
+        if any(mine.values()):
+            found.append((folder.name, {label: runs for label, runs in mine.items() if runs}))
+    settings: dict[str, list[Kept]] = {}
+    copies: dict[Path, Path] = {}
+    seen: dict[str, Path] = {}
+    for run in left.values():
+        one = json.dumps([_key(run, True), run.variant, run.seed, run.config["data_seed"], run.config["model_seed"]])
+        if one in seen:
+            copies[run.folder] = seen[one]
+            continue
+        seen[one] = run.folder
         if not run.mergeless:
-            found.setdefault(_key(run, rounds=True), []).append(run)
-    for run in runs:
-        if run.mergeless:  # beside those it is compared with, however many rounds they have
-            beside = [key for key, group in found.items() if _key(group[0], rounds=False) == _key(run, rounds=False)]
-            found.setdefault(beside[0] if beside else _key(run, rounds=True), []).append(run)
-    titles = _titles([group[0] for group in found.values()])
-    return [_group(title, group, reference) for title, group in zip(titles, found.values(), strict=True)]
+            settings.setdefault(_key(run, rounds=True), []).append(run)
+    for run in left.values():
+        if run.mergeless and run.folder not in copies:  # beside those it is compared with, of however many rounds
+            beside = [key for key, runs in settings.items() if _key(runs[0], rounds=False) == _key(run, rounds=False)]
+            settings.setdefault(beside[0] if beside else _key(run, rounds=True), []).append(run)
+    found += [("", _labelled(runs)) for runs in settings.values()]
+    if reference is not None and not any(reference in rows for _, rows in found):
+        known = sorted({label for _, rows in found for label in rows})
+        raise InputError(f"--reference {reference}: expected one of {', '.join(known)}")
+    titles = _titles([[run for runs in rows.values() for run in runs] for _, rows in found])
+    twice = {title for title in titles if titles.count(title) > 1}
+    groups = []
+    for title, (name, rows) in zip(titles, found, strict=True):
+        groups.append(_group(f"{title} ({name})" if title in twice and name else title, rows, reference))
+    return groups, copies
 
 
 def _fields(run: Kept) -> Record:
@@ -147,66 +221,70 @@ def _key(run: Kept, rounds: bool) -> str:
     return json.dumps({n: v for n, v in _fields(run).items() if rounds or n != "rounds"}, sort_keys=True)
 
 
-def _titles(firsts: Sequence[Kept]) -> list[str]:
-    """What each setting is, and in what else it differs from the others."""
-    fields = [_fields(run) for run in firsts]
-    told = {"data", "clients", "partition", "beta", "sample", "rounds", "epochs", "lr", "network", "width"}
-    differing = sorted({n for f in fields for n in f if n not in told and any(g.get(n) != f[n] for g in fields)})
-    titles = []
-    for f in fields:
-        skew = f"{f['partition']}, beta {f['beta']:g}" if "dirichlet" in f["partition"] else str(f["partition"])
-        sampled = f", {100 * f['sample']:g} % a round" if f["sample"] < 1 else ""
-        words = [
-            str(f["data"]),
-            f"{f['clients']} clients ({skew}{sampled})",
-            f"{_many(f['rounds'], 'round')} of {_many(f['epochs'], 'epoch')}",
-            f"lr {f['lr']:g}",
-            *(f"{name.replace('_', ' ')} {f.get(name)}" for name in differing),
-        ]
-        titles.append(", ".join(words))
-    return titles
+def _titles(groups: Sequence[Sequence[Kept]]) -> list[str]:
+    """What each setting is, and in what else it differs from the others; a comparison may have varied some of it."""
+    common = []
+    for runs in groups:
+        first, *others = [_fields(run) for run in runs if not run.mergeless] or [_fields(runs[0])]
+        common.append({n: v for n, v in first.items() if all(f.get(n) == v for f in others)})
+    names = {n for f in common for n in f if n not in TOLD}
+    differing = sorted(n for n in names if len({json.dumps(f.get(n)) for f in common if n in f}) > 1)
+    return [", ".join([*_words(f), *(f"{n.replace('_', ' ')} {f[n]}" for n in differing if n in f)]) for f in common]
 
 
-def _many(count: int, word: str) -> str:
+def _words(f: Record) -> list[str]:
+    words = [str(f["data"])] if "data" in f else []
+    if "clients" in f:
+        skew = [str(f["partition"])] if "partition" in f else []
+        skew += [f"beta {f['beta']:g}"] if "beta" in f and "dirichlet" in str(f.get("partition")) else []
+        skew += [f"{100 * f['sample']:g} % a round"] if f.get("sample", 1) < 1 else []
+        words.append(many(f["clients"], "client") + (f" ({', '.join(skew)})" if skew else ""))
+    lengths = [many(f[name], word) for name, word in (("rounds", "round"), ("epochs", "epoch")) if name in f]
+    words += [" of ".join(lengths)] if lengths else []
+    return words + [f"lr {f['lr']:g}" for _ in (0,) if "lr" in f] + [str(f["network"]) for _ in (0,) if "network" in f]
+
+
+def many(count: int, word: str) -> str:
     return f"{count} {word}" + ("" if count == 1 else "s")
 
 
-def _group(title: str, runs: list[Kept], reference: str | None) -> Group:
-    labels = _labels(runs)
-    rows: dict[str, list[Kept]] = {}
-    for run, label in zip(runs, labels, strict=True):
-        rows.setdefault(label, []).append(run)
-    known = list(METHODS)
-    order = sorted(rows, key=lambda label: (known.index(m) if (m := rows[label][0].method) in known else 99, label))
-    made = []
-    for label in order:
-        over = [run for run in sorted(rows[label], key=lambda run: run.seed) if run.result]
+def _group(title: str, rows: Labelled, reference: str | None) -> Group:
+    made: list[Row] = []
+    under_way: Labelled = {}
+    for label, runs in rows.items():
+        ordered = sorted(runs, key=lambda run: run.seed)
+        over = [run for run in ordered if run.result]
         fine = [run for run in over if run.status == "finished"]
         if over:
             made.append(Row(label, fine, [run.seed for run in over if run.status != "finished"]))
-    against = reference or ("fedavg" if "fedavg" in order else next((row.label for row in made), ""))
-    if reference is not None and reference not in order:
-        raise InputError(f"--reference {reference}: expected one of {', '.join(order)}")
+        if len(over) < len(ordered):
+            under_way[label] = [run for run in ordered if not run.result]
+    labels = [row.label for row in made if row.runs]
+    against = next((label for label in (reference, "fedavg", *labels) if label in labels), "")
     table = published_by_setting()
-    published = {
-        label: table[key]
-        for label in order
-        if (key := setting_of(rows[label][0].config, int(rows[label][0].config["rounds"]))) in table
-    }
-    return Group(title, runs, Comparison(made, None, against), published)
+    keys = {label: setting_of(runs[0].config, int(runs[0].config["rounds"])) for label, runs in rows.items()}
+    published = {label: table[key] for label, key in keys.items() if key in table}
+    everyone = [run for runs in rows.values() for run in runs]
+    return Group(title, everyone, under_way, Comparison(made, None, against), published)
 
 
-def _labels(runs: Sequence[Kept]) -> list[str]:
-    """The method's name; where a method came in several variants, that of the folder its seeds lie in."""
-    variants: dict[str, set[str]] = {}
+def _labelled(runs: Sequence[Kept]) -> Labelled:
+    """The method's name; where a method came in several variants, with the options in which they differ."""
+    variants: dict[str, dict[str, Record]] = {}
     for run in runs:
-        variants.setdefault(run.method, set()).add(json.dumps(run.config.get(run.method, {}), sort_keys=True))
-    return [run.method if len(variants[run.method]) == 1 else _folder_name(run.folder) for run in runs]
-
-
-def _folder_name(folder: Path) -> str:
-    whole = folder.resolve()
-    return whole.parent.name if SEED_FOLDER.fullmatch(whole.name) else whole.name
+        variants.setdefault(run.method, {})[run.variant] = run.config.get(run.method) or {}
+    rows: Labelled = {}
+    for run in runs:
+        mine = list(variants[run.method].values())
+        own = run.config.get(run.method) or {}
+        differing = [name for name in own if len({json.dumps(each.get(name)) for each in mine}) > 1]
+        if len(mine) > 1 and not differing:
+            differing = ["plugin"]
+        words = [f"{name} {own.get(name, str(run.config.get('plugin'))[:8])}" for name in differing]
+        rows.setdefault(" ".join([run.method, *words]), []).append(run)
+    known = list(METHODS)
+    order = sorted(rows, key=lambda label: (known.index(m) if (m := rows[label][0].method) in known else 99, label))
+    return {label: rows[label] for label in order}
 
 
 def _json(path: Path) -> Record | None:
@@ -216,15 +294,20 @@ def _json(path: Path) -> Record | None:
         return None
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
-    return found if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: expected a JSON object")
+    return found
 
 
-def _lines(path: Path) -> list[Record]:
+def read_lines(path: Path) -> list[Record]:
     """All whole lines; a run under way may be writing the last."""
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     try:
-        return [json.loads(line) for line in lines]
-    except ValueError as error:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+    except (OSError, ValueError) as error:
         raise InputError(f"{path}: a line is not JSON: {error}") from error
+    for line in lines:
+        if not isinstance(line, dict) or "round" not in line:
+            raise InputError(f"{path}: expected one object with its round a line, got {json.dumps(line)[:60]}")
+    return lines

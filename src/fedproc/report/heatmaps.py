@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 
-from fedproc.report.style import Picture, picture
+from fedproc.report.style import Picture, picture, plain
 
 MOST_NUMBERS = 400  # cells in which a number can still be read
 MOST_NAMES = 40
@@ -31,7 +31,7 @@ def draw_holdings(counts: npt.NDArray[np.int64], class_names: Sequence[str], tit
     bars.set_xlabel("samples")
     bars.spines[["top", "right"]].set_visible(False)
     bars.tick_params(axis="x", labelsize=8)
-    made.figure.suptitle(title, fontsize=11)
+    made.figure.suptitle(plain(title), fontsize=11)
     return made
 
 
@@ -40,11 +40,10 @@ def draw_classes(accuracies: Mapping[str, Sequence[float]], class_names: Sequenc
     values = 100 * np.array(list(accuracies.values()))
     made = picture(min(3.5 + 0.62 * len(class_names), 16), 1.6 + 0.34 * len(values))
     panel = made.figure.subplots()
-    numbers = [[f"{value:.0f}" for value in row] for row in values]
-    texts = [
-        f"{label}, {name}: {value:.2f} %" for label, row in zip(accuracies, values, strict=True)
-        for name, value in zip(class_names, row, strict=True)
-    ]  # fmt: skip
+    numbers = [["–" if np.isnan(value) else f"{value:.0f}" for value in row] for row in values]
+    told = [["no such images" if np.isnan(value) else f"{value:.2f} %" for value in row] for row in values]
+    texts = [f"{label}, {n}: {t}" for label, row in zip(accuracies, told, strict=True)
+             for n, t in zip(class_names, row, strict=True)]  # fmt: skip
     _shade(made, panel, values, class_names, list(accuracies), numbers, texts, most=100.0)
     return made
 
@@ -68,7 +67,7 @@ def draw_confusions(confusions: Mapping[str, npt.NDArray[np.int64]], class_names
             for j, said in enumerate(class_names)
         ]
         _shade(made, panel, shares, class_names, class_names, numbers, texts, most=100.0)
-        panel.set_title(label, fontsize=10)
+        panel.set_title(plain(label), fontsize=10)
         panel.set_ylabel("true class", fontsize=8)
     return made
 
@@ -93,11 +92,11 @@ def _shade(
 
 def _names(panel: Axes, columns: Sequence[str], rows: Sequence[str]) -> None:
     if len(columns) <= MOST_NAMES:
-        panel.set_xticks(np.arange(len(columns)) + 0.5, columns, rotation=45, ha="right", fontsize=8)
+        panel.set_xticks(np.arange(len(columns)) + 0.5, list(map(plain, columns)), rotation=45, ha="right", fontsize=8)
     else:
         panel.set_xticks([])
         panel.set_xlabel(f"{len(columns)} classes")
     if len(rows) <= MOST_NAMES:
-        panel.set_yticks(np.arange(len(rows)) + 0.5, rows, fontsize=8)
+        panel.set_yticks(np.arange(len(rows)) + 0.5, list(map(plain, rows)), fontsize=8)
     else:
         panel.set_yticks([])

@@ -8,13 +8,20 @@ from xml.etree import ElementTree
 from fedproc.report.style import SVG
 
 LINK = "{http://www.w3.org/1999/xlink}href"
-LARGEST = 1.4  # how far a figure is blown up on a wide page
+LARGEST, SMALLEST = 1.4, 0.8  # how far a figure is blown up on a wide page, and shrunk on a narrow one
+FOREIGN = ("script", "foreignObject", "style")  # nothing that we drew
 USED = re.compile(r"#([\w-]+)")
 
 
 def inline(drawn: str, name: str, title: str) -> str:
     """`name` keeps the parts of this figure apart from those of others; `title` says what it shows."""
     root = ElementTree.fromstring(drawn)
+    for parent in list(root.iter()):
+        for child in list(parent):
+            if child.tag.rpartition("}")[2] in FOREIGN:
+                parent.remove(child)
+        for attribute in [name for name in parent.attrib if name.startswith("on")]:
+            del parent.attrib[attribute]
     width = float(root.get("viewBox", "0 0 720 0").split()[2])
     for size in ("width", "height", "version"):
         root.attrib.pop(size, None)
@@ -22,7 +29,7 @@ def inline(drawn: str, name: str, title: str) -> str:
     root.set("aria-label", title)
     for metadata in root.findall(f"{{{SVG}}}metadata"):
         root.remove(metadata)
-    root.set("style", f"max-width: {width * LARGEST:.0f}px")
+    root.set("style", f"max-width: {width * LARGEST:.0f}px; min-width: {width * SMALLEST:.0f}px")
     used = _used(root)
     for group in root.iter(f"{{{SVG}}}g"):
         if (group.get("id") or "").startswith("patch_"):
@@ -38,8 +45,6 @@ def inline(drawn: str, name: str, title: str) -> str:
         for attribute in (LINK, "clip-path"):
             if attribute in element.attrib:
                 element.set(attribute, USED.sub(rf"#{name}-\1", element.attrib[attribute]))
-    for style in list(root.iter(f"{{{SVG}}}style")):
-        style.text = ""  # it would reach out of the figure
     return ElementTree.tostring(root, encoding="unicode")
 
 

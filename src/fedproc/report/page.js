@@ -9,16 +9,12 @@ for (const figure of document.querySelectorAll("figure svg")) {
     title.remove(); // or the browser would show it a second time
     points.push(shape);
   }
-  let places = null;
+  let places = [];
   const measure = () => points.map((shape) => {
     const box = shape.getBoundingClientRect();
     return [box.left + scrollX, box.top + scrollY, box.right + scrollX, box.bottom + scrollY];
   });
-  addEventListener("resize", () => { places = null; });
-  figure.parentElement.addEventListener("scroll", () => { places = null; });
-  figure.addEventListener("pointerleave", () => { tip.hidden = true; });
-  figure.addEventListener("pointermove", (event) => {
-    places ??= measure();
+  const tell = (event) => {
     let found = null, least = 22;
     places.forEach(([left, top, right, bottom], at) => {
       const across = Math.max(left - event.pageX, 0, event.pageX - right);
@@ -33,5 +29,14 @@ for (const figure of document.querySelectorAll("figure svg")) {
     const left = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 6);
     tip.style.left = `${Math.max(6, left)}px`;
     tip.style.top = `${event.clientY > innerHeight - 60 ? event.clientY - 36 : event.clientY + 16}px`;
-  });
+  };
+  const begin = (event) => { places = measure(); tell(event); }; // things above may have opened since
+  figure.addEventListener("pointerenter", begin);
+  figure.addEventListener("pointerdown", begin);
+  figure.addEventListener("pointermove", tell);
+  figure.addEventListener("pointerleave", (event) => { tip.hidden = event.pointerType !== "touch"; });
 }
+// Print everything, and fold again what was folded.
+const folded = [...document.querySelectorAll("details")];
+addEventListener("beforeprint", () => folded.forEach((part) => { part.dataset.open = part.open; part.open = true; }));
+addEventListener("afterprint", () => folded.forEach((part) => { part.open = part.dataset.open === "true"; }));

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import base64
+import re
 import shlex
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 from fedproc import __version__
 from fedproc.comparison import curves
+from fedproc.errors import InputError
 from fedproc.paper.exhibits import EXHIBITS
 from fedproc.report.curves import BAND, draw_curves
-from fedproc.report.gather import Gathered, Group, Kept, gather
+from fedproc.report.gather import Gathered, Group, Kept, gather, many
 from fedproc.report.heatmaps import draw_classes, draw_confusions, draw_holdings
 from fedproc.report.inline import inline
 from fedproc.report.style import Picture
@@ -26,8 +29,13 @@ from fedproc.report.tables import Grid, Number, Shown, Table
 from fedproc.report.times import PARTS, draw_times
 from fedproc.runs.atomic import write_file
 
+OURS = re.compile(r"(setting-\d+|full|small|tiny|runs)\b.*\.(csv|md|tex|png|svg)$")
 MOST_CLASSES = 40  # of a confusion matrix that can be looked at
 MOST_CLIENTS = 100
+POOLED = (
+    "These runs shared stacked lanes: seconds are shared out by steps and say nothing of what a method costs; "
+    "`fedproc paper time` runs each alone."
+)
 MOST_OPEN = 3  # settings of which everything is shown at once
 
 
@@ -50,7 +58,7 @@ class Page:
 
     def figure(self, name: str, picture: Picture | Path, title: str, note: str = "") -> str:
         self.pictures[name] = picture
-        svg = picture.svg if isinstance(picture, Picture) else picture.read_text(encoding="utf-8")
+        svg = picture.svg if isinstance(picture, Picture) else _read(picture)
         links = " · ".join(f'<a href="figures/{name}.{kind}">{kind.upper()}</a>' for kind in ("png", "svg"))
         caption = f"{escape(note)} " if note else ""
         return (
@@ -80,10 +88,11 @@ class Page:
 
 def write_report(folders: Sequence[Path], out: Path, reference: str | None = None) -> Path:
     """Write index.html, tables/ and figures/ into `out`; returns the page."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {out}: a file is in the way, expected a folder")
     gathered = gather(folders, reference)
     page = Page()
-    order = list(EXHIBITS)
-    for place, exhibit in enumerate(sorted(gathered.exhibits, key=lambda e: order.index(e.content["exhibit"]))):
+    for place, exhibit in enumerate(gathered.exhibits):
         content = exhibit.content
         name = f"{content['scale']}-{content['exhibit']}"
         name = name if name not in page.tables else f"{name}-{place}"
@@ -97,10 +106,15 @@ def write_report(folders: Sequence[Path], out: Path, reference: str | None = Non
         )
     for place, group in enumerate(gathered.groups):
         _section(page, f"setting-{place}", group, folded=len(gathered.groups) > MOST_OPEN)
-    page.section("runs", "All runs", *_runs(page, gathered))
-    page.section("origin", "Commands and machines", *_origin(gathered.runs))
+    if gathered.runs:
+        page.section("runs", "All runs", *_runs(page, gathered))
+        page.section("origin", "Commands and machines", *_origin(gathered.runs))
     for folder in ("tables", "figures"):
         (out / folder).mkdir(parents=True, exist_ok=True)
+        if (out / "index.html").exists():  # what an earlier report wrote there
+            for old in (out / folder).iterdir():
+                if OURS.match(old.name):
+                    old.unlink()
     for name, table in page.tables.items():
         for kind, text in (("csv", table.csv()), ("md", table.markdown()), ("tex", table.latex())):
             write_file(out / "tables" / f"{name}.{kind}", partial(_write, text=text))
@@ -111,6 +125,15 @@ def write_report(folders: Sequence[Path], out: Path, reference: str | None = Non
     return out / "index.html"
 
 
+def _read(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8")
+        ElementTree.fromstring(text)
+        return text
+    except (OSError, ValueError, ElementTree.ParseError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+
+
 def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
@@ -119,7 +142,12 @@ def _draw(path: Path, picture: Picture | Path, kind: str) -> None:
     if isinstance(picture, Picture):
         picture.save(path, kind)
     else:
-        path.write_bytes(picture.with_suffix(f".{kind}").read_bytes())
+        source = picture.with_suffix(f".{kind}")
+        try:
+            content = source.read_bytes()
+        except OSError as error:
+            raise InputError(f"{source}: cannot be read: {error.strerror}") from error
+        path.write_bytes(content)
 
 
 def _base64(text: str) -> str:
@@ -129,10 +157,10 @@ def _base64(text: str) -> str:
 def _head(gathered: Gathered) -> str:
     days = sorted({str(run.environment.get("started", ""))[:10] for run in gathered.runs} - {""})
     when = f" of {' to '.join(dict.fromkeys((days[0], days[-1])))}" if days else ""
-    runs, exhibits = len(gathered.runs), len(gathered.exhibits)
-    shown = f", {exhibits} of the paper's tables and figures" if exhibits else ""
-    one = "run" if runs == 1 else "runs"
-    return f'<p class="soft">{runs} {one}{when}{shown}; fedproc {__version__}</p>\n'
+    exhibits = len(gathered.exhibits)
+    shown = f", {many(exhibits, 'table or figure')} of the paper" if exhibits == 1 else ""
+    shown = f", {exhibits} tables and figures of the paper" if exhibits > 1 else shown
+    return f'<p class="soft">{many(len(gathered.runs), "run")}{when}{shown}; fedproc {__version__}</p>\n'
 
 
 def _grid(content: dict[str, object]) -> Grid:
@@ -149,10 +177,13 @@ def _section(page: Page, name: str, group: Group, folded: bool) -> None:
     comparison = group.comparison
     parts = []
     if comparison.rows:
-        parts.append(page.table(f"{name}-accuracy", accuracies(comparison, group.published)))
+        table = accuracies(comparison, group.published)
+        parts.append(page.table(f"{name}-accuracy", replace(table, note=POOLED if group.pooled else "")))
         if any(comparison.paired(f"{comparison.prefix}final_accuracy")):
             parts.append(page.table(f"{name}-differences", differences(comparison)))
     drawn = {label: runs for label, runs in curves(comparison).items() if runs}
+    for label, runs in group.under_way.items():
+        drawn[f"{label} (under way)"] = [run.metrics for run in runs if run.metrics]
     if drawn:
         parts += [
             "<h3>Learning curves</h3>",
@@ -177,17 +208,18 @@ def _classes(page: Page, name: str, group: Group) -> list[str]:
         return []
     count = len(next(iter(known.values())))
     names = next((run.partition[0] for run in firsts.values() if run.partition), [str(k) for k in range(count)])
-    seeds = ", ".join(sorted({str(firsts[label].seed) for label in known}))
+    of = {f"seed {firsts[label].seed}, {firsts[label].held_out} images" for label in known}
+    seeds = " and ".join(sorted(of))
     parts = [
         "<h3>Classes</h3>",
         page.figure(
-            f"{name}-classes", draw_classes(known, names), "Accuracy of each class", f"Per cent right, seed {seeds}."
+            f"{name}-classes", draw_classes(known, names), "Accuracy of each class", f"Per cent right, {seeds}."
         ),
     ]
     confusions = {label: run.confusion for label, run in firsts.items() if run.confusion is not None}
     if confusions and count <= MOST_CLASSES:
         drawn = draw_confusions(confusions, names)
-        note = f"Of the images of a true class, per cent taken for each, seed {seeds}."
+        note = f"Of the images of a true class, per cent taken for each, {seeds}."
         parts += ["<h3>Confusions</h3>", page.figure(f"{name}-confusions", drawn, "Confusion matrices", note)]
     return parts
 
@@ -212,24 +244,25 @@ def _partition(page: Page, name: str, group: Group) -> list[str]:
 
 
 def _time(page: Page, name: str, group: Group) -> list[str]:
-    """Seconds a round: the median, which leaves the first round's compilation out."""
+    """Seconds a round: medians over the rounds that had such work, which leaves the first one's compilation out."""
     seconds, rows = {}, []
     for row in group.comparison.rows:
         runs = [run for run in row.runs if run.metrics]
         if not runs:
             continue
-        spent = {p: statistics.median(r["seconds"].get(p, 0.0) for run in runs for r in run.metrics) for p in PARTS}
+        parts = {p: [r["seconds"].get(p, 0.0) for run in runs for r in run.metrics] for p in PARTS}
+        spent = {p: statistics.median([v for v in values if v] or [0.0]) for p, values in parts.items()}
         seconds[row.label] = spent
         whole, rate, up = (row.spread(key) for key in ("seconds", "samples_per_second", "bytes_up"))
         numbers = [Shown(f"{value:.4g}", value) for value in spent.values()]
         for spread, scale, shape in ((whole, 1, ".1f"), (rate, 1, ",.0f"), (up, 1e6, ",.1f")):
-            numbers.append(Shown("-") if spread is None else Shown(f"{spread[0] / scale:{shape}}", spread[0]))
+            numbers.append(Shown("-") if spread is None else Shown(f"{spread[0] / scale:{shape}}", spread[0] / scale))
         rows.append([Shown(row.label), *numbers])
     if not rows:
         return []
     heads = ["", *PARTS, "s a run", "samples a second", "MB up a run"]
-    note = "Runs that shared a machine share its clock, by how many steps each took."
-    table = Table("seconds a round by what they were spent on (medians), and whole runs", heads, rows, note)
+    note = POOLED if group.pooled else "Medians over the rounds that had such work."
+    table = Table("seconds a round by what they were spent on, and whole runs", heads, rows, note)
     drawn = page.figure(f"{name}-time", draw_times(seconds), "Seconds a round")
     return ["<h3>Time and throughput</h3>", drawn, page.table(f"{name}-time", table)]
 
@@ -246,11 +279,16 @@ def _runs(page: Page, gathered: Gathered) -> list[str]:
                     Shown(run.method),
                     Shown(str(run.seed), run.seed),
                     Shown(run.status),
-                    Shown("-") if final is None else Shown(f"{100 * final:.2f}", final),
+                    Shown(run.held_out),
+                    Shown("-") if final is None else Shown(f"{100 * final:.2f}", 100 * final),
                     Shown("-") if seconds is None else Shown(f"{seconds:.1f}", seconds),
                 ]
             )
-    table = Table("final accuracy in per cent", ["folder", "method", "seed", "status", "final", "seconds"], rows)
+    rows += [
+        [Shown(str(copy)), Shown(f"a copy of {first}")] + 5 * [Shown("")] for copy, first in gathered.copies.items()
+    ]
+    heads = ["folder", "method", "seed", "status", "images", "final", "seconds"]
+    table = Table("final accuracy in per cent", heads, rows)
     return [f"<details><summary>{len(rows)} runs</summary>{page.table('runs', table)}</details>"] if rows else []
 
 
@@ -262,11 +300,12 @@ def _origin(runs: Sequence[Kept]) -> list[str]:
         e = run.environment
         if not e:
             continue
-        words = ["fedproc", *e["command"][1:]]
-        commands[shlex.join(words)] = None
-        versions = ", ".join(f"{name} {number}" for name, number in e["packages"].items() if number)
-        layout = f"{e['executor']} lanes ({e['lanes']}), {e.get('precision', 'fp32')}"
-        where = f"{e['device_name']} ({e['device']}), {e['cores']} cores, {e['platform']}, Python {e['python']}"
+        program, *words = e.get("command") or ["?"]
+        commands[shlex.join(["fedproc" if program in ("fedproc", "__main__.py") else program, *words])] = None
+        versions = ", ".join(f"{name} {number}" for name, number in e.get("packages", {}).items() if number)
+        layout = f"{e.get('executor')} lanes ({e.get('lanes')}), {e.get('precision', 'fp32')}"
+        machine = (f"{e.get('device_name')} ({e.get('device')})", f"{e.get('cores')} cores", str(e.get("platform")))
+        where = ", ".join([*machine, f"Python {e.get('python')}"])
         commit = f", commit {e['commit']}" if e.get("commit") else ""
         machines[f"{where}; {layout}; {versions}{commit}"] = None
     parts = [f"<pre>{escape(chr(10).join(commands))}</pre>"] if commands else []

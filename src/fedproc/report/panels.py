@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from fedproc.report.curves import Runs, draw_line, dress
-from fedproc.report.style import Picture, colours, picture
+from fedproc.report.style import Picture, colours, picture, plain
 from fedproc.report.tables import Number
 
 
@@ -32,11 +32,12 @@ def draw_epochs(panels: Mapping[str, Mapping[str, Mapping[int, Number]]]) -> Pic
             x, y = list(known), [number.mean or 0.0 for number in known.values()]
             bars = [number.deviation or 0.0 for number in known.values()]
             panel.errorbar(
-                x, y, bars, label=label, color=shades[label], marker="o", markersize=4, linewidth=1.8, capsize=3,
+                x, y, bars, label=plain(label), color=shades[label], marker="o", markersize=4, linewidth=1.8, capsize=3,
             )  # fmt: skip
             texts = [f"{label}, E = {epochs}: {number.ours} %" for epochs, number in known.items()]
             if known:
                 made.points(panel, x, y, shades[label], texts)
+        panel.set_xticks(sorted({epochs for points in rows.values() for epochs in points}))
     return _finished(made, axes)
 
 

@@ -39,6 +39,11 @@ def colours(labels: Iterable[str]) -> dict[str, str]:
     return found | {label: left[place % len(left)] for place, label in enumerate(others)}
 
 
+def plain(text: str) -> str:
+    """A label as it is: a $ begins no formula, and one that begins with _ is not left out of the legend."""
+    return ("\u200b" if text.startswith("_") else "") + text.replace("$", r"\$")
+
+
 @dataclass
 class Picture:
     """A figure, and the texts of its points by the name of their collection."""

@@ -30,12 +30,13 @@ def accuracies(comparison: Comparison, published: Mapping[str, Published] | None
     for row in comparison.rows:
         diverged = f" ({len(row.diverged)} diverged)" if row.diverged else ""
         cells = [Shown(row.label), Shown(f"{len(row.runs)}{diverged}", len(row.runs))]
-        cells += [_spread(row.spread(prefix + name), 100.0) for name in NUMBERS.values()]
+        cells += [_spread(words, row.spread(prefix + name), 100.0) for words, name in NUMBERS.items()]
         if published:
             theirs = published.get(row.label)
             text = Number(None, published=theirs.value, published_deviation=theirs.deviation).theirs if theirs else ""
-            cells.insert(3, Shown(text, theirs.value if theirs else None))
-        rows.append([*cells, _spread(row.spread("seconds"), 1.0, 1)])
+            more = {"published deviation": theirs.deviation} if theirs and theirs.deviation is not None else {}
+            cells.insert(3, Shown(text, theirs.value if theirs else None, more))
+        rows.append([*cells, _spread("s a run", row.spread("seconds"), 1.0, 1)])
     heads = ["", "seeds", *NUMBERS, "s a run"]
     if published:
         heads.insert(3, "published")
@@ -62,19 +63,23 @@ def differences(comparison: Comparison) -> Table:
                 [
                     Shown(row.label if words == "final" else ""),
                     Shown(words),
-                    Shown(f"{100 * one.difference:+.2f}", one.difference),
-                    Shown(f"{100 * one.low:+.2f} to {100 * one.high:+.2f}"),
+                    Shown(f"{100 * one.difference:+.2f}", 100 * one.difference),
+                    Shown(
+                        f"{100 * one.low:+.2f} to {100 * one.high:+.2f}",
+                        more={"from": 100 * one.low, "to": 100 * one.high, "seeds": len(one.seeds)},
+                    ),
                     Shown(f"{one.corrected:.3f}" if one.corrected >= 0.001 else "< 0.001", one.corrected),
-                    Shown(f"{100 * one.detectable:.2f}", one.detectable),
+                    Shown(f"{100 * one.detectable:.2f}", 100 * one.detectable),
                     Shown(one.verdict),
                 ]
             )
     return Table(title, ["", "accuracy", "difference", "95 % interval", "p", "seen from", "verdict"], rows)
 
 
-def _spread(spread: Spread, scale: float, digits: int = 2) -> Shown:
+def _spread(name: str, spread: Spread, scale: float, digits: int = 2) -> Shown:
     if spread is None:
         return Shown("-")
     mean, deviation = spread
     tail = "" if deviation is None else f" ± {scale * deviation:.{digits}f}"
-    return Shown(f"{scale * mean:.{digits}f}{tail}", mean)
+    more = {} if deviation is None else {f"{name} deviation": scale * deviation}
+    return Shown(f"{scale * mean:.{digits}f}{tail}", scale * mean, more)

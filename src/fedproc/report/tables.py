@@ -5,19 +5,25 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
 
-LATEX = str.maketrans({**{sign: f"\\{sign}" for sign in "&#$_%"}, "±": r"$\pm$", "[": "{[", "]": "]}"})
+LATEX = str.maketrans(
+    {**{sign: f"\\{sign}" for sign in "&#$_%{}"}, **{sign: f"${sign}$" for sign in "<>|"}}
+    | {"±": r"$\pm$", "[": "{[", "]": "]}", "\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
+)
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A cell: what is read, and the exact number behind it."""
+    """A cell: what is read, the exact number behind it in the unit of its column, and other numbers that the text
+    holds, which have columns of their own in a CSV file.
+    """
 
     text: str
     value: float | None = None
+    more: Mapping[str, float] = field(default_factory=dict)
 
     def html(self) -> str:
         value = "" if self.value is None else f' data-value="{self.value!r}"'
@@ -45,11 +51,22 @@ class Table:
         return "\n".join([*lines, *(["", self.note] if self.note else []), ""])
 
     def csv(self) -> str:
+        """Numbers as they are; every row has its name."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(self.heads)
+        extra = [
+            list(dict.fromkeys(name for row in self.rows for name in row[at].more)) for at in range(len(self.heads))
+        ]
+        writer.writerow([name for head, more in zip(self.heads, extra, strict=True) for name in (head, *more)])
+        name = ""
         for row in self.rows:
-            writer.writerow([cell.text if cell.value is None else cell.value for cell in row])
+            name = row[0].text or name
+            cells: list[str | float] = [name]
+            for at, cell in enumerate(row):
+                if at:
+                    cells.append(cell.text if cell.value is None else cell.value)
+                cells += [cell.more.get(each, "") for each in extra[at]]
+            writer.writerow(cells)
         return text.getvalue()
 
     def latex(self) -> str:
@@ -95,7 +112,10 @@ class Number:
 
     @property
     def theirs(self) -> str:
-        return "" if self.published is None else _spread(self.published, self.published_deviation)
+        """As it was printed."""
+        if self.published is None:
+            return ""
+        return f"{self.published:g}" + ("" if self.published_deviation is None else f" ± {self.published_deviation:g}")
 
 
 @dataclass(frozen=True)
@@ -126,10 +146,10 @@ class Grid:
 
     def note(self) -> str:
         """What stands in a cell."""
-        seeds = sorted({number.seeds for number in self.numbers.values()})
+        seeds = sorted({number.seeds for number in self.numbers.values() if number.seeds}) or [0]
         count = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
         bracket = "; [published]" if any(number.theirs for number in self.numbers.values()) else ""
-        over = f"Mean ± sample deviation over {count} seed{'s' if seeds != [1] else ''}"
+        over = f"Mean ± sample deviation over {count} seeds" if seeds != [1] else "One seed"
         return f"{self.of_one_run or over}{bracket}."
 
     def csv(self) -> str:
@@ -150,7 +170,7 @@ def _spread(mean: float, deviation: float | None) -> str:
 
 
 def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
 def _escaped(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedproc.report.style import Picture, colour, picture
+from fedproc.report.style import Picture, colour, picture, plain
 
 PARTS = ("train", "prototypes", "merge", "evaluation")
 
@@ -13,11 +13,11 @@ def draw_times(seconds: Mapping[str, Mapping[str, float]]) -> Picture:
     """Seconds a round of each row, by what they were spent on, side by side in one bar."""
     made = picture(9, 1.4 + 0.36 * len(seconds))
     panel = made.figure.subplots()
-    ends = [0.0] * len(seconds)
+    labels, ends = [plain(label) for label in seconds], [0.0] * len(seconds)
     for place, part in enumerate(PARTS):
         spent = [row.get(part, 0.0) for row in seconds.values()]
         name = f"bars-{part}"
-        bars = panel.barh(list(seconds), spent, left=ends, color=colour(place), label=part, height=0.7)
+        bars = panel.barh(labels, spent, left=ends, color=colour(place), label=part, height=0.7)
         for number, (bar, label, value) in enumerate(zip(bars, seconds, spent, strict=True)):
             bar.set_gid(f"{name}-{number}")
             made.texts[f"{name}-{number}"] = [f"{label}, {part}: {value:.4g} s a round"]
