@@ -35,6 +35,7 @@ def test_what_a_finished_folder_holds(tmp_path: Path) -> None:
         "confusion.jsonl",
         "metrics.jsonl",
         "model.safetensors",
+        "partition.json",
         "result.json",
     ]
     result = json.loads((tmp_path / "run" / "result.json").read_text())
