@@ -200,7 +200,8 @@ def _groups(
     for run in left.values():
         if run.mergeless and run.folder not in copies:  # beside those it is compared with, of however many rounds
             beside = [key for key, runs in settings.items() if _key(runs[0], rounds=False) == _key(run, rounds=False)]
-            settings.setdefault(beside[0] if beside else _key(run, rounds=True), []).append(run)
+            most = max(beside, key=lambda key: len(settings[key])) if beside else _key(run, rounds=True)
+            settings.setdefault(most, []).append(run)
     found += [("", _labelled(runs)) for runs in settings.values()]
     if reference is not None and not any(reference in rows for _, rows in found):
         known = sorted({label for _, rows in found for label in rows})
@@ -280,7 +281,8 @@ def _labelled(runs: Sequence[Kept]) -> Labelled:
         differing = [name for name in own if len({json.dumps(each.get(name)) for each in mine}) > 1]
         if len(mine) > 1 and not differing:
             differing = ["plugin"]
-        words = [f"{name} {own.get(name, str(run.config.get('plugin'))[:8])}" for name in differing]
+        told = {name: own.get(name, str(run.config.get("plugin"))[:8]) for name in differing}
+        words = [f"{name} {value}" for name, value in told.items() if value is not None]
         rows.setdefault(" ".join([run.method, *words]), []).append(run)
     known = list(METHODS)
     order = sorted(rows, key=lambda label: (known.index(m) if (m := rows[label][0].method) in known else 99, label))

@@ -10,6 +10,7 @@ from fedproc.report.style import SVG
 LINK = "{http://www.w3.org/1999/xlink}href"
 LARGEST, SMALLEST = 1.4, 0.8  # how far a figure is blown up on a wide page, and shrunk on a narrow one
 FOREIGN = ("script", "foreignObject", "style")  # nothing that we drew
+FAMILY = re.compile(r"(?<=px)(; font-family:)? '[^;]*(?=;|$)")  # the page's own is narrower than what was laid out
 USED = re.compile(r"#([\w-]+)")
 
 
@@ -36,7 +37,7 @@ def inline(drawn: str, name: str, title: str) -> str:
             for path in group.iter(f"{{{SVG}}}path"):
                 path.set("style", path.get("style", "").replace("fill: #ffffff", "fill: none"))
     for element in root.iter():
-        element.set("style", element.get("style", "").replace("#000000", "currentColor"))
+        element.set("style", FAMILY.sub("", element.get("style", "").replace("#000000", "currentColor")))
         if not element.get("style"):
             del element.attrib["style"]
         own = element.attrib.pop("id", None)
