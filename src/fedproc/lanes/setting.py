@@ -48,7 +48,6 @@ class Setting:
     weight_decay: float
     model_seed: int
     device: torch.device
-    _shares_seen: dict[int, Tensor] = field(default_factory=dict, repr=False)
 
     @cached_property
     def cost(self) -> Cost:
@@ -77,13 +76,19 @@ class Setting:
         return task.epochs * max(1, len(self.shares[task.client]) // self.batch_size)
 
     def log_shares(self, client: int) -> Tensor:
-        """log(max(n_ik, 0.5)/n_i) (K,) of a client's own training samples, counted once."""
-        if client not in self._shares_seen:
-            labels = self.train.labels.index_select(0, self.shares[client])
-            ones = torch.ones(1, dtype=torch.float64, device=labels.device).expand(len(labels))
-            counts = ones.new_zeros(self.spec.classes).index_add_(0, labels, ones)  # a bincount would wait for the GPU
-            self._shares_seen[client] = (counts.clamp(min=0.5) / len(labels)).log().to(self.spec.dtype)
-        return self._shares_seen[client]
+        """log(max(n_ik, 0.5)/n_i) (K,) of a client's own training samples."""
+        return self._log_shares[client]
+
+    @cached_property
+    def _log_shares(self) -> Tensor:
+        """Of all clients (M, K), counted at once and without waiting for a GPU."""
+        device, classes = self.device, self.spec.classes
+        sizes = torch.tensor([len(share) for share in self.shares], device=device)
+        labels = self.train.labels.index_select(0, torch.cat(list(self.shares)))
+        owners = torch.arange(len(sizes), device=device).repeat_interleave(sizes, output_size=len(labels))
+        ones = torch.ones(1, dtype=torch.float64, device=device).expand(len(labels))
+        counts = ones.new_zeros(len(sizes) * classes).index_add_(0, owners * classes + labels, ones)
+        return (counts.view(-1, classes).clamp(min=0.5) / sizes.unsqueeze(-1)).log().to(self.spec.dtype)
 
     def synchronise(self) -> None:
         """Wait for the device, so that a clock can be read."""
