@@ -16,8 +16,8 @@ from PIL import Image
 
 from fedproc import InputError
 from fedproc.cli.commands import execute
+from fedproc.report.contents import write_report
 from fedproc.report.gather import gather
-from fedproc.report.page import write_report
 from fedproc.report.style import SVG, colours, picture
 from fedproc.report.tables import Shown, Table
 

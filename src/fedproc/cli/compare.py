@@ -68,7 +68,7 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
             watcher.finish(each)
     print_table(console, accuracies(done))
     if len(done.rows) > 1:
-        if any(done.paired(f"{done.prefix}final_accuracy")):
+        if done.paired(f"{done.prefix}final_accuracy"):
             print_table(console, differences(done))
         elif len(seeds) > 1:
             console.print("no two rows have two finished seeds in common: there is no difference to tell")

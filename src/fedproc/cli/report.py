@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
 
 
 def command(parsed: argparse.Namespace, console: Console) -> int:
-    from fedproc.report.page import write_report  # matplotlib takes a while to import
+    from fedproc.report.contents import write_report  # matplotlib takes a while to import
 
     page = write_report(parsed.folders, parsed.out or parsed.folders[0] / "report", parsed.reference)
     console.print(f"written: {page}, with its tables/ and figures/", highlight=False, soft_wrap=True)

@@ -21,6 +21,7 @@ from fedproc.preparation import Library
 from fedproc.report.panels import draw_epochs, draw_rounds
 from fedproc.report.tables import Grid, Number
 from fedproc.runs.atomic import write_file, write_json
+from fedproc.runs.kept import read_run
 from fedproc.simulate import Run, Watcher, run, run_all
 
 OF_THE_PATH = ("data", "method")
@@ -60,7 +61,9 @@ class Request:
         files = ["result.json", *(tsne.needed(experiment.method) if self.exhibit.measure == "tsne" else [])]
         for folder in (path, self.imported.get(identity(experiment.config(), _rounds(experiment)))):
             if folder is not None and all((folder / name).is_file() for name in files):
-                return read_run(folder, experiment)
+                kept = read_run(folder)
+                if kept is not None:
+                    return Run(experiment, experiment.method, kept.result, kept.metrics, folder)
         return None
 
 
@@ -118,23 +121,11 @@ def index(folders: Sequence[Path]) -> dict[str, Path]:
     for folder in folders:
         if not folder.is_dir():
             raise InputError(f"--import {folder}: no such folder")
-        for result in sorted(folder.rglob("result.json")):
-            home = result.parent
-            if not all((home / name).is_file() for name in ("config.json", "metrics.jsonl")):
-                continue
-            try:
-                config = json.loads((home / "config.json").read_text(encoding="utf-8"))
-                found.setdefault(identity(config, int(config["rounds"])), home)
-            except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-                raise InputError(f"--import {home / 'config.json'}: not a run's ({error!r})") from error
+        for path in sorted(folder.rglob("result.json")):
+            kept = read_run(path.parent)
+            if kept is not None:
+                found.setdefault(identity(kept.config, int(kept.config["rounds"])), path.parent)
     return found
-
-
-def read_run(folder: Path, experiment: Experiment) -> Run:
-    """A finished run as its folder tells it."""
-    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return Run(experiment, experiment.method, result, [json.loads(line) for line in lines], folder)
 
 
 def reproduce(request: Request, watcher: Watcher | None = None, only_done: bool = False) -> Reproduction:
@@ -200,10 +191,12 @@ def _content(request: Request, grid: Grid, runs: Mapping[str, Any]) -> Given:
 def _files(folder: Path, grid: Grid) -> list[Path]:
     """The grid in three formats."""
     folder.mkdir(parents=True, exist_ok=True)
-    table = grid.table()
     files = []
-    for name, text in (("table.md", table.markdown()), ("table.csv", grid.csv()), ("table.tex", table.latex())):
-        files.append(folder / name)
+    for kind, text in {
+        **grid.table().formats(),
+        "csv": grid.csv(),
+    }.items():  # every number of a cell has a column there
+        files.append(folder / f"table.{kind}")
         write_file(files[-1], _writing(text))
     return files
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from fedproc.comparison import Comparison, Row
 from fedproc.errors import InputError
@@ -19,65 +15,12 @@ from fedproc.methods import METHODS
 from fedproc.paper.exhibits import EXHIBITS, SCALES
 from fedproc.paper.published import Published
 from fedproc.paper.reproduce import published_by_setting, setting_of
+from fedproc.runs.kept import Kept, read_object, read_run
 
 Record = dict[str, Any]
 APART = FREE | {"method", "preset", "seed", "data_seed", "model_seed", "plugin"}
 APART |= {"keep_clients", "eval_every"}  # what is looked at, not what is done
-NEEDED = {"method", "fingerprint", "data_seed", "seed", "data", "clients", "partition", "beta", "sample", "rounds"}
-NEEDED |= {"epochs", "lr", "network"}
 TOLD = ("data", "clients", "partition", "beta", "sample", "rounds", "epochs", "lr", "network", "fingerprint")
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A run as its folder tells it; result is empty while it is under way."""
-
-    folder: Path
-    config: Record
-    metrics: list[Record]
-    result: Record
-
-    @property
-    def seed(self) -> int:
-        return int(self.config["seed"])
-
-    @property
-    def method(self) -> str:
-        return str(self.config["method"])
-
-    @property
-    def status(self) -> str:
-        return str(self.result.get("status", f"under way, {len(self.metrics)} of {self.config['rounds']} rounds"))
-
-    @cached_property
-    def environment(self) -> Record:
-        return _json(self.folder / "environment.json") or {}
-
-    @cached_property
-    def confusion(self) -> npt.NDArray[np.int64] | None:
-        """Of the last evaluated round."""
-        lines = read_lines(self.folder / "confusion.jsonl")
-        return np.array(lines[-1]["confusion"], dtype=np.int64) if lines else None
-
-    @cached_property
-    def partition(self) -> tuple[list[str], npt.NDArray[np.int64]] | None:
-        """Class names, and how much of each class each client holds."""
-        found = _json(self.folder / "partition.json")
-        return None if found is None else (list(found["class_names"]), np.array(found["counts"], dtype=np.int64))
-
-    @property
-    def held_out(self) -> str:
-        return "validation" if self.config.get("val_fraction") else "test"
-
-    @property
-    def variant(self) -> str:
-        """What sets it apart from other runs of its setting, seeds aside."""
-        return json.dumps([self.method, self.config.get(self.method, {}), self.config.get("plugin")], sort_keys=True)
-
-    @property
-    def mergeless(self) -> bool:
-        """Whether its rounds follow epochs of its own, as SOLO's do."""
-        return self.method in METHODS and METHODS[self.method].own_models
 
 
 @dataclass(frozen=True)
@@ -98,7 +41,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Shown:
+class Exhibited:
     """A table or figure of the paper, as `fedproc paper` wrote it."""
 
     folder: Path
@@ -110,7 +53,7 @@ class Gathered:
     """`copies` are folders of runs that lie elsewhere too, and where."""
 
     groups: list[Group]
-    exhibits: list[Shown]
+    exhibits: list[Exhibited]
     runs: list[Kept]
     copies: dict[Path, Path]
 
@@ -118,15 +61,15 @@ class Gathered:
 def gather(folders: Sequence[Path], reference: str | None = None) -> Gathered:
     """All runs and exhibits at or below these folders, each once; and the runs that the exhibits are made of."""
     homes: dict[Path, Kept] = {}
-    exhibits: dict[Path, Shown] = {}
+    exhibits: dict[Path, Exhibited] = {}
     compared: dict[Path, Record] = {}
     for folder in folders:
         if not folder.is_dir():
             raise InputError(f"{folder}: no such folder; expected run folders, or folders that hold some")
         for path in sorted(folder.rglob("exhibit.json")):
-            exhibits.setdefault(path.parent.resolve(), Shown(path.parent, _exhibit(path)))
+            exhibits.setdefault(path.parent.resolve(), Exhibited(path.parent, _exhibit(path)))
         for path in sorted(folder.rglob("comparison.json")):
-            compared.setdefault(path.parent.resolve(), _json(path) or {})
+            compared.setdefault(path.parent.resolve(), read_object(path) or {})
         for path in sorted(folder.rglob("config.json")):
             _take(homes, path.parent)
     for exhibit in exhibits.values():
@@ -142,25 +85,18 @@ def gather(folders: Sequence[Path], reference: str | None = None) -> Gathered:
 
 
 def _take(homes: dict[Path, Kept], folder: Path) -> None:
-    """Read a run folder; a config.json of something else is left alone."""
     whole = folder.resolve()
-    if whole in homes:
-        return
-    try:
-        config = _json(folder / "config.json") or {}
-    except InputError:
-        if (folder / "metrics.jsonl").exists():
-            raise
-        return
-    if not {"method", "fingerprint", "data_seed"} <= set(config):
-        return
-    if NEEDED - set(config):
-        raise InputError(f"{folder / 'config.json'}: {', '.join(sorted(NEEDED - set(config)))} missing")
-    homes[whole] = Kept(folder, config, read_lines(folder / "metrics.jsonl"), _json(folder / "result.json") or {})
+    if whole not in homes and (found := read_run(folder)) is not None:
+        homes[whole] = found
+
+
+def _mergeless(run: Kept) -> bool:
+    """Whether its rounds follow epochs of its own, as SOLO's do."""
+    return run.method in METHODS and METHODS[run.method].own_models
 
 
 def _exhibit(path: Path) -> Record:
-    content = _json(path) or {}
+    content = read_object(path) or {}
     if content.get("exhibit") not in EXHIBITS or content.get("scale") not in SCALES or "cells" not in content:
         raise InputError(f"{path}: expected what `fedproc paper` writes, got something else")
     return content
@@ -195,10 +131,10 @@ def _groups(
             copies[run.folder] = seen[one]
             continue
         seen[one] = run.folder
-        if not run.mergeless:
+        if not _mergeless(run):
             settings.setdefault(_key(run, rounds=True), []).append(run)
     for run in left.values():
-        if run.mergeless and run.folder not in copies:  # beside those it is compared with, of however many rounds
+        if _mergeless(run) and run.folder not in copies:  # beside those it is compared with, of however many rounds
             beside = [key for key, runs in settings.items() if _key(runs[0], rounds=False) == _key(run, rounds=False)]
             most = max(beside, key=lambda key: len(settings[key])) if beside else _key(run, rounds=True)
             settings.setdefault(most, []).append(run)
@@ -226,7 +162,7 @@ def _titles(groups: Sequence[Sequence[Kept]]) -> list[str]:
     """What each setting is, and in what else it differs from the others; a comparison may have varied some of it."""
     common = []
     for runs in groups:
-        first, *others = [_fields(run) for run in runs if not run.mergeless] or [_fields(runs[0])]
+        first, *others = [_fields(run) for run in runs if not _mergeless(run)] or [_fields(runs[0])]
         common.append({n: v for n, v in first.items() if all(f.get(n) == v for f in others)})
     names = {n for f in common for n in f if n not in TOLD}
     differing = sorted(n for n in names if len({json.dumps(f.get(n)) for f in common if n in f}) > 1)
@@ -242,7 +178,8 @@ def _words(f: Record) -> list[str]:
         words.append(many(f["clients"], "client") + (f" ({', '.join(skew)})" if skew else ""))
     lengths = [many(f[name], word) for name, word in (("rounds", "round"), ("epochs", "epoch")) if name in f]
     words += [" of ".join(lengths)] if lengths else []
-    return words + [f"lr {f['lr']:g}" for _ in (0,) if "lr" in f] + [str(f["network"]) for _ in (0,) if "network" in f]
+    words += [f"lr {f['lr']:g}"] if "lr" in f else []
+    return words + ([str(f["network"])] if "network" in f else [])
 
 
 def many(count: int, word: str) -> str:
@@ -287,29 +224,3 @@ def _labelled(runs: Sequence[Kept]) -> Labelled:
     known = list(METHODS)
     order = sorted(rows, key=lambda label: (known.index(m) if (m := rows[label][0].method) in known else 99, label))
     return {label: rows[label] for label in order}
-
-
-def _json(path: Path) -> Record | None:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise InputError(f"{path}: expected a JSON object")
-    return found
-
-
-def read_lines(path: Path) -> list[Record]:
-    """All whole lines; a run under way may be writing the last."""
-    if not path.exists():
-        return []
-    try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: a line is not JSON: {error}") from error
-    for line in lines:
-        if not isinstance(line, dict) or "round" not in line:
-            raise InputError(f"{path}: expected one object with its round a line, got {json.dumps(line)[:60]}")
-    return lines

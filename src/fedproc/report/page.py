@@ -1,42 +1,24 @@
-"""One self-contained page of runs and the paper's tables: what was found, how sure, where it comes from."""
+"""The page itself: sections in their order, tables and figures that stand in it and lie beside it."""
 
 from __future__ import annotations
 
 import base64
 import re
-import shlex
-import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from html import escape
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
-from fedproc import __version__
-from fedproc.comparison import curves
 from fedproc.errors import InputError
-from fedproc.paper.exhibits import EXHIBITS
-from fedproc.report.curves import BAND, draw_curves
-from fedproc.report.gather import Gathered, Group, Kept, gather, many
-from fedproc.report.heatmaps import draw_classes, draw_confusions, draw_holdings
 from fedproc.report.inline import inline
 from fedproc.report.style import Picture
-from fedproc.report.summary import accuracies, differences
-from fedproc.report.tables import Grid, Number, Shown, Table
-from fedproc.report.times import PARTS, draw_times
+from fedproc.report.tables import Table
 from fedproc.runs.atomic import write_file
 
 OURS = re.compile(r"(setting-\d+|full|small|tiny|runs)\b.*\.(csv|md|tex|png|svg)$")
-MOST_CLASSES = 40  # of a confusion matrix that can be looked at
-MOST_CLIENTS = 100
-POOLED = (
-    "These runs shared stacked lanes: seconds are shared out by steps and say nothing of what a method costs; "
-    "`fedproc paper time` runs each alone."
-)
-MOST_OPEN = 3  # settings of which everything is shown at once
+WORDS = {"csv": "CSV", "md": "Markdown", "tex": "LaTeX"}
 
 
 @dataclass
@@ -49,10 +31,9 @@ class Page:
 
     def table(self, name: str, table: Table, caption: bool = True) -> str:
         self.tables[name] = table
-        kinds = (("csv", "CSV", table.csv()), ("md", "Markdown", table.markdown()), ("tex", "LaTeX", table.latex()))
         links = " · ".join(
-            f'<a download="{name}.{kind}" href="data:text/plain;base64,{_base64(text)}">{word}</a>'
-            for kind, word, text in kinds
+            f'<a download="{name}.{kind}" href="data:text/plain;base64,{_base64(text)}">{WORDS[kind]}</a>'
+            for kind, text in table.formats().items()
         )
         return f'{table.html(caption)}<p class="files">{links}</p>'
 
@@ -85,44 +66,22 @@ class Page:
             "</body></html>\n"
         )
 
-
-def write_report(folders: Sequence[Path], out: Path, reference: str | None = None) -> Path:
-    """Write index.html, tables/ and figures/ into `out`; returns the page."""
-    if out.exists() and not out.is_dir():
-        raise InputError(f"--out {out}: a file is in the way, expected a folder")
-    gathered = gather(folders, reference)
-    page = Page()
-    for place, exhibit in enumerate(gathered.exhibits):
-        content = exhibit.content
-        name = f"{content['scale']}-{content['exhibit']}"
-        name = name if name not in page.tables else f"{name}-{place}"
-        known = EXHIBITS[content["exhibit"]]
-        figure, note = exhibit.folder / "figure.svg", BAND if known.measure == "rounds" else ""
-        page.section(
-            name,
-            f"{known.number}: {known.title} ({content['scale']} scale)",
-            page.figure(name, figure, known.title, note) if figure.exists() else "",
-            page.table(name, _grid(content).table(), caption=False),
-        )
-    for place, group in enumerate(gathered.groups):
-        _section(page, f"setting-{place}", group, folded=len(gathered.groups) > MOST_OPEN)
-    if gathered.runs:
-        page.section("runs", "All runs", *_runs(page, gathered))
-        page.section("origin", "Commands and machines", *_origin(gathered.runs))
-    for folder in ("tables", "figures"):
-        (out / folder).mkdir(parents=True, exist_ok=True)
-        if (out / "index.html").exists():  # what an earlier report wrote there
-            for old in (out / folder).iterdir():
-                if OURS.match(old.name):
-                    old.unlink()
-    for name, table in page.tables.items():
-        for kind, text in (("csv", table.csv()), ("md", table.markdown()), ("tex", table.latex())):
-            write_file(out / "tables" / f"{name}.{kind}", partial(_write, text=text))
-    for name, picture in page.pictures.items():
-        for kind in ("png", "svg"):
-            write_file(out / "figures" / f"{name}.{kind}", partial(_draw, picture=picture, kind=kind))
-    write_file(out / "index.html", partial(_write, text=page.html(_head(gathered))))
-    return out / "index.html"
+    def write(self, out: Path, head: str) -> Path:
+        """Into a folder: index.html, tables/ and figures/, in place of what an earlier report wrote there."""
+        for folder in ("tables", "figures"):
+            (out / folder).mkdir(parents=True, exist_ok=True)
+            if (out / "index.html").exists():
+                for old in (out / folder).iterdir():
+                    if OURS.match(old.name):
+                        old.unlink()
+        for name, table in self.tables.items():
+            for kind, text in table.formats().items():
+                write_file(out / "tables" / f"{name}.{kind}", partial(_write, text=text))
+        for name, picture in self.pictures.items():
+            for kind in ("png", "svg"):
+                write_file(out / "figures" / f"{name}.{kind}", partial(_draw, picture=picture, kind=kind))
+        write_file(out / "index.html", partial(_write, text=self.html(head)))
+        return out / "index.html"
 
 
 def _read(path: Path) -> str:
@@ -152,162 +111,3 @@ def _draw(path: Path, picture: Picture | Path, kind: str) -> None:
 
 def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
-
-
-def _head(gathered: Gathered) -> str:
-    days = sorted({str(run.environment.get("started", ""))[:10] for run in gathered.runs} - {""})
-    when = f" of {' to '.join(dict.fromkeys((days[0], days[-1])))}" if days else ""
-    exhibits = len(gathered.exhibits)
-    shown = f", {many(exhibits, 'table or figure')} of the paper" if exhibits == 1 else ""
-    shown = f", {exhibits} tables and figures of the paper" if exhibits > 1 else shown
-    return f'<p class="soft">{many(len(gathered.runs), "run")}{when}{shown}; fedproc {__version__}</p>\n'
-
-
-def _grid(content: dict[str, object]) -> Grid:
-    cells = content["cells"]
-    assert isinstance(cells, list)
-    numbers = {
-        (cell["row"], cell["column"]): Number(**{k: v for k, v in cell.items() if k not in ("row", "column")})
-        for cell in cells
-    }
-    return Grid(str(content.get("title", "")), numbers, str(content.get("of_one_run", "")))
-
-
-def _section(page: Page, name: str, group: Group, folded: bool) -> None:
-    comparison = group.comparison
-    parts = []
-    if comparison.rows:
-        table = accuracies(comparison, group.published)
-        parts.append(page.table(f"{name}-accuracy", replace(table, note=POOLED if group.pooled else "")))
-        if any(comparison.paired(f"{comparison.prefix}final_accuracy")):
-            parts.append(page.table(f"{name}-differences", differences(comparison)))
-    drawn = {label: runs for label, runs in curves(comparison).items() if runs}
-    for label, runs in group.under_way.items():
-        drawn[f"{label} (under way)"] = [run.metrics for run in runs if run.metrics]
-    if drawn:
-        parts += [
-            "<h3>Learning curves</h3>",
-            page.figure(f"{name}-curves", draw_curves(drawn), "Learning curves", BAND),
-        ]
-    parts += [*_classes(page, name, group), *_partition(page, name, group), *_time(page, name, group)]
-    if folded:
-        parts = ["<details><summary>show</summary>", *parts, "</details>"]
-    page.section(name, group.title, *parts)
-
-
-def _first(group: Group) -> dict[str, Kept]:
-    """The first finished run of each row."""
-    return {row.label: run for row in group.comparison.rows for run in row.runs[:1] if isinstance(run, Kept)}
-
-
-def _classes(page: Page, name: str, group: Group) -> list[str]:
-    firsts = _first(group)
-    found = {label: _class_accuracy(run) for label, run in firsts.items()}
-    known = {label: values for label, values in found.items() if values}
-    if not known:
-        return []
-    count = len(next(iter(known.values())))
-    names = next((run.partition[0] for run in firsts.values() if run.partition), [str(k) for k in range(count)])
-    of = {f"seed {firsts[label].seed}, {firsts[label].held_out} images" for label in known}
-    seeds = " and ".join(sorted(of))
-    parts = [
-        "<h3>Classes</h3>",
-        page.figure(
-            f"{name}-classes", draw_classes(known, names), "Accuracy of each class", f"Per cent right, {seeds}."
-        ),
-    ]
-    confusions = {label: run.confusion for label, run in firsts.items() if run.confusion is not None}
-    if confusions and count <= MOST_CLASSES:
-        drawn = draw_confusions(confusions, names)
-        note = f"Of the images of a true class, per cent taken for each, {seeds}."
-        parts += ["<h3>Confusions</h3>", page.figure(f"{name}-confusions", drawn, "Confusion matrices", note)]
-    return parts
-
-
-def _class_accuracy(run: Kept) -> list[float]:
-    names = ("class_accuracy", "val_class_accuracy")
-    last: dict[str, Any] = next((r for r in reversed(run.metrics) if any(name in r for name in names)), {})
-    values: list[float | None] = last.get("class_accuracy", last.get("val_class_accuracy", []))
-    return [float("nan") if value is None else value for value in values]
-
-
-def _partition(page: Page, name: str, group: Group) -> list[str]:
-    """Of the run of several clients with the lowest seed."""
-    for run in sorted(group.runs, key=lambda run: run.seed):
-        if run.partition is not None and 1 < len(run.partition[1]) <= MOST_CLIENTS:
-            names, counts = run.partition
-            drawn = draw_holdings(counts, names, f"data seed {run.config['data_seed']}")
-            title = "Who holds what"
-            note = "Training samples of each class at each client."
-            return [f"<h3>{title}</h3>", page.figure(f"{name}-partition", drawn, title, note)]
-    return []
-
-
-def _time(page: Page, name: str, group: Group) -> list[str]:
-    """Seconds a round: medians over the rounds that had such work, which leaves the first one's compilation out."""
-    seconds, rows = {}, []
-    for row in group.comparison.rows:
-        runs = [run for run in row.runs if run.metrics]
-        if not runs:
-            continue
-        parts = {p: [r["seconds"].get(p, 0.0) for run in runs for r in run.metrics] for p in PARTS}
-        spent = {p: statistics.median([v for v in values if v] or [0.0]) for p, values in parts.items()}
-        seconds[row.label] = spent
-        whole, rate, up = (row.spread(key) for key in ("seconds", "samples_per_second", "bytes_up"))
-        numbers = [Shown(f"{value:.4g}", value) for value in spent.values()]
-        for spread, scale, shape in ((whole, 1, ".1f"), (rate, 1, ",.0f"), (up, 1e6, ",.1f")):
-            numbers.append(Shown("-") if spread is None else Shown(f"{spread[0] / scale:{shape}}", spread[0] / scale))
-        rows.append([Shown(row.label), *numbers])
-    if not rows:
-        return []
-    heads = ["", *PARTS, "s a run", "samples a second", "MB up a run"]
-    note = POOLED if group.pooled else "Medians over the rounds that had such work."
-    table = Table("seconds a round by what they were spent on, and whole runs", heads, rows, note)
-    drawn = page.figure(f"{name}-time", draw_times(seconds), "Seconds a round")
-    return ["<h3>Time and throughput</h3>", drawn, page.table(f"{name}-time", table)]
-
-
-def _runs(page: Page, gathered: Gathered) -> list[str]:
-    rows = []
-    for group in gathered.groups:
-        for run in sorted(group.runs, key=lambda run: (run.method, run.seed)):
-            final = run.result.get("final_accuracy", run.result.get("val_final_accuracy"))
-            seconds = run.result.get("seconds")
-            rows.append(
-                [
-                    Shown(str(run.folder)),
-                    Shown(run.method),
-                    Shown(str(run.seed), run.seed),
-                    Shown(run.status),
-                    Shown(run.held_out),
-                    Shown("-") if final is None else Shown(f"{100 * final:.2f}", 100 * final),
-                    Shown("-") if seconds is None else Shown(f"{seconds:.1f}", seconds),
-                ]
-            )
-    rows += [
-        [Shown(str(copy)), Shown(f"a copy of {first}")] + 5 * [Shown("")] for copy, first in gathered.copies.items()
-    ]
-    heads = ["folder", "method", "seed", "status", "images", "final", "seconds"]
-    table = Table("final accuracy in per cent", heads, rows)
-    return [f"<details><summary>{len(rows)} runs</summary>{page.table('runs', table)}</details>"] if rows else []
-
-
-def _origin(runs: Sequence[Kept]) -> list[str]:
-    """Every command once, and every machine with its versions."""
-    commands: dict[str, None] = {}
-    machines: dict[str, None] = {}
-    for run in runs:
-        e = run.environment
-        if not e:
-            continue
-        program, *words = e.get("command") or ["?"]
-        commands[shlex.join(["fedproc" if program in ("fedproc", "__main__.py") else program, *words])] = None
-        versions = ", ".join(f"{name} {number}" for name, number in e.get("packages", {}).items() if number)
-        layout = f"{e.get('executor')} lanes ({e.get('lanes')}), {e.get('precision', 'fp32')}"
-        machine = (f"{e.get('device_name')} ({e.get('device')})", f"{e.get('cores')} cores", str(e.get("platform")))
-        where = ", ".join([*machine, f"Python {e.get('python')}"])
-        commit = f", commit {e['commit']}" if e.get("commit") else ""
-        machines[f"{where}; {layout}; {versions}{commit}"] = None
-    parts = [f"<pre>{escape(chr(10).join(commands))}</pre>"] if commands else []
-    parts += [f'<p class="soft">{escape(machine)}</p>' for machine in machines]
-    return parts

@@ -77,6 +77,10 @@ class Table:
         notes = [f"% {self.note}"] if self.note else []
         return "\n".join([f"% {self.title}", *notes, *lines, r"\hline", r"\end{tabular}", ""])
 
+    def formats(self) -> dict[str, str]:
+        """The table as files, by what their names end in."""
+        return {"csv": self.csv(), "md": self.markdown(), "tex": self.latex()}
+
     def html(self, caption: bool = True) -> str:
         """The exact numbers are in `data-value`."""
         heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in self.heads)
