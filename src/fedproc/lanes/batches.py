@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -56,16 +59,42 @@ def clean_plan(index: Tensor, chunk: int) -> Plan:
     return Plan(padded, mask, {})
 
 
-def prototype_plan(job: Job, clean: bool, chunk: int | None = None) -> Plan:
+def prototype_plan(job: Job, clean: bool) -> Plan:
     """The samples that class means are taken over; a pass that is not clean is one more training epoch's batches."""
-    epochs, share = job.task.epochs, job.setting.shares[job.task.client]
+    share = job.setting.shares[job.task.client]
     if not clean:
-        return training_plan(job, range(epochs, epochs + 1))
-    return clean_plan(share, chunk or (CHUNK if share.device.type == "cpu" else GPU_CHUNK))
+        return one_more_epoch(job)
+    return clean_plan(share, CHUNK if share.device.type == "cpu" else GPU_CHUNK)
+
+
+def one_more_epoch(job: Job) -> Plan:
+    """The batches of the epoch that would follow the round's last."""
+    epochs = job.task.epochs
+    return training_plan(job, range(epochs, epochs + 1))
+
+
+def uploaded(values: npt.NDArray[Any], device: torch.device) -> Tensor:
+    """An array on the device, without making the host wait for a GPU."""
+    tensor = torch.from_numpy(values)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+def clean_rows(shares: Sequence[Tensor], width: int) -> tuple[Plan, list[int]]:
+    """Every sample of every share once, in order, unmoved, in rows of one share each; and how many rows each has."""
+    sizes = np.array([len(share) for share in shares])
+    width = min(width, int(sizes.max()))
+    each = -(-sizes // width)
+    owner = np.repeat(np.arange(len(sizes)), each)
+    row = np.arange(len(owner)) - np.repeat(each.cumsum() - each, each)
+    place = row[:, None] * width + np.arange(width)
+    mask = place < sizes[owner][:, None]
+    at = (sizes.cumsum() - sizes)[owner][:, None] + np.where(mask, place, 0)
+    index = torch.cat(list(shares))[uploaded(at, shares[0].device)]
+    return Plan(index, uploaded(mask, shares[0].device), {}), each.tolist()
 
 
 def joined(plans: Sequence[Plan]) -> tuple[Plan, list[int]]:
-    """The steps of several plans as one after the other, the smaller padded and masked, and whose each step is."""
+    """The steps of several plans one after the other, the smaller padded and masked; and how many each has."""
     size = max(plan.index.shape[1] for plan in plans)
 
     def together(tensors: Sequence[Tensor]) -> Tensor:
@@ -73,8 +102,8 @@ def joined(plans: Sequence[Plan]) -> tuple[Plan, list[int]]:
 
     masks = [torch.ones_like(p.index, dtype=torch.bool) if p.mask is None else p.mask for p in plans]
     draws = {name: together([plan.draws[name] for plan in plans]) for name in plans[0].draws}
-    owners = [owner for owner, plan in enumerate(plans) for _ in range(plan.index.shape[0])]
-    return Plan(together([plan.index for plan in plans]), together(masks), draws), owners
+    each = [plan.index.shape[0] for plan in plans]
+    return Plan(together([plan.index for plan in plans]), together(masks), draws), each
 
 
 @dataclass(frozen=True)

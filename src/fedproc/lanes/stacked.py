@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedproc.errors import InputError, RunError
 from fedproc.evaluate import evaluate_all
-from fedproc.lanes.batches import Plan, joined, prototype_plan, ready_images
+from fedproc.lanes.batches import Plan, clean_rows, joined, one_more_epoch, ready_images, uploaded
 from fedproc.lanes.clock import Clock
 from fedproc.lanes.local import Outcome, outcome
 from fedproc.lanes.memory import halving
@@ -219,10 +220,12 @@ class StackedExecutor:
         asked = [(job.setting, job.task.client) for job in jobs]
         if self._rows is not None and clean and self._rows[0] == asked:
             return self._rows[1]
-        plan, owners = joined([prototype_plan(job, clean, ROW) for job in jobs])
-        each = [owners.count(job) for job in range(len(jobs))]
-        device = jobs[0].setting.device
-        made = plan, torch.tensor(owners, device=device), torch.tensor(each, device=device)
+        if clean:
+            plan, each = clean_rows([setting.shares[client] for setting, client in asked], ROW)
+        else:
+            plan, each = joined([one_more_epoch(job) for job in jobs])
+        device, rows = jobs[0].setting.device, np.array(each)
+        made = plan, uploaded(np.repeat(np.arange(len(rows)), rows), device), uploaded(rows, device)
         self._rows = (asked, made) if clean else None
         return made
 
