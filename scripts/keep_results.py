@@ -4,8 +4,9 @@
     python scripts/keep_results.py SOURCE TARGET
 
 Every run folder below SOURCE whose run is finished or diverged becomes TARGET/<its path below SOURCE> with config,
-metrics, result, environment, partition and the last confusion matrix. Where the data lay and where the run was written
-say nothing and become DIR.
+metrics, result, environment, partition and the last confusion matrix; a table or figure of `fedproc paper` is copied but
+for the paths of its runs. Where the data lay and where the run was written say nothing and become DIR. Of what `fedproc compare` wrote, TARGET/comparison.json says what all runs in TARGET come to,
+with those that earlier calls put there.
 """
 
 from __future__ import annotations
@@ -14,6 +15,11 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+
+from fedproc.comparison import Comparison, Row, summary
+from fedproc.methods import METHODS
+from fedproc.runs.atomic import write_json
+from fedproc.runs.kept import read_run
 
 PLACES = ("--data-dir", "--out", "--import")
 
@@ -26,6 +32,21 @@ def without_paths(environment: dict[str, Any]) -> dict[str, Any]:
     words = environment["command"]
     kept = ["DIR" if before in PLACES else word for before, word in zip(["", *words], words, strict=False)]
     return {**environment, "command": kept}
+
+
+def compared(folder: Path) -> dict[str, Any]:
+    """What the runs FOLDER/<label>/seed-<n> come to, methods in their usual order, variants after them."""
+    labels = sorted({config.parent.parent.name for config in folder.glob("*/*/config.json")})
+    order = [*(label for label in METHODS if label in labels), *(label for label in labels if label not in METHODS)]
+    rows = []
+    for label in order:
+        found = [run for config in (folder / label).glob("*/config.json") if (run := read_run(config.parent))]
+        runs = sorted(found, key=lambda run: run.seed)
+        fine = [run for run in runs if run.status == "finished"]
+        rows.append(Row(label, fine, [run.seed for run in runs if run not in fine]))
+    seeds = sorted({run.seed for row in rows for run in row.runs})
+    reference = "fedavg" if "fedavg" in order else order[0]
+    return summary(Comparison(rows, folder, reference), seeds)
 
 
 def main() -> None:
@@ -43,6 +64,15 @@ def main() -> None:
             *_, last = (result.parent / "confusion.jsonl").read_text(encoding="utf-8").splitlines()
             (home / "confusion.jsonl").write_text(last + "\n", encoding="utf-8")
         print(home)
+    for exhibit in sorted(source.rglob("exhibit.json")):
+        home = target / exhibit.parent.relative_to(source)
+        home.mkdir(parents=True, exist_ok=True)
+        for file in exhibit.parent.iterdir():
+            (home / file.name).write_bytes(file.read_bytes())
+        write_json(home / "exhibit.json", {**json.loads(exhibit.read_text(encoding="utf-8")), "runs": {}})
+        print(home)
+    if (source / "comparison.json").exists():
+        write_json(target / "comparison.json", compared(target))
 
 
 if __name__ == "__main__":

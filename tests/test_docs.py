@@ -6,11 +6,24 @@ from pathlib import Path
 
 import pytest
 
+from fedproc.comparison import Row
 from fedproc.report.gather import gather
 
 DOCS = Path(__file__).parent.parent / "docs" / "results"
-NAMES = {"FedAvg": "fedavg", "FedProx": "fedprox", "SCAFFOLD": "scaffold", "MOON": "moon", "FedNova": "fednova"}
-NAMES["FedProc"] = "fedproc"
+NAMES = {
+    "FedAvg": "fedavg",
+    "FedProx": "fedprox",
+    "SCAFFOLD": "scaffold",
+    "MOON": "moon",
+    "FedNova": "fednova",
+    "FedAvgM": "fedavgm",
+    "FedProc": "fedproc",
+    "FedProc as the authors' code has it": "author-code",
+    "FedProc, alpha 0.5": "alpha-0.5",
+    "FedProc in two stages": "two-stage",
+    "SOLO": "solo",
+    "central": "central",
+}
 
 
 def cells(text: str, head: str) -> dict[str, list[str]]:
@@ -26,20 +39,36 @@ def rows() -> dict[str, dict[str, str]]:
     names = ("final_accuracy", "last10_accuracy", "final_prototype_accuracy")
     found = {}
     for row in group.comparison.rows:
-        spreads = {name: row.spread(name) for name in names}
-        found[row.label] = {n: f"{100 * s[0]:.2f} ± {100 * (s[1] or 0):.2f}" for n, s in spreads.items() if s}
+        found[row.label] = {"seeds": str(len(row.runs)), **{name: spread(row, name) for name in names}}
     for label, one in group.comparison.paired("final_accuracy").items():
         found[label]["difference"] = f"{100 * one.difference:+.2f}"
         found[label]["interval"] = f"{100 * one.low:+.2f} to {100 * one.high:+.2f}"
+        found[label]["verdict"] = one.verdict
     return found
+
+
+def spread(row: Row, name: str) -> str:
+    mean, deviation = row.spread(name) or (float("nan"), None)
+    return f"{100 * mean:.2f} ± {100 * (deviation or 0):.2f}"
 
 
 @pytest.mark.parametrize("shown", NAMES)
 def test_the_results_table(rows: dict[str, dict[str, str]], shown: str) -> None:
     row = cells((DOCS / "README.md").read_text(encoding="utf-8"), "| | published |")[shown]
     mine = rows[NAMES[shown]]
-    assert row[2:5] == [mine["final_accuracy"], mine["last10_accuracy"], mine["final_prototype_accuracy"]]
-    assert row[5:7] == [mine.get("difference", ""), mine.get("interval", "")]
+    assert row[2:6] == [mine[n] for n in ("seeds", "final_accuracy", "last10_accuracy", "final_prototype_accuracy")]
+    assert row[6:9] == [mine.get(name, "") for name in ("difference", "interval", "verdict")]
+
+
+def test_the_search_table() -> None:
+    (group,) = gather([DOCS / "search"]).groups
+    table = cells((DOCS / "README.md").read_text(encoding="utf-8"), "| trial |")
+    assert list(table) == [row.label for row in group.comparison.rows]
+    for row in group.comparison.rows:
+        shown = [cell.strip("*") for cell in table[row.label][1:]]
+        assert shown == [spread(row, "val_final_accuracy"), spread(row, "val_final_prototype_accuracy")]
+        if (averaged := row.spread("val_final_averaged_accuracy")) is not None:
+            assert f"averaged weights reach {100 * averaged[0]:.2f}" in table[row.label][0]
 
 
 def test_readmes_first_table(rows: dict[str, dict[str, str]]) -> None:
@@ -53,3 +82,5 @@ def test_readmes_first_table(rows: dict[str, dict[str, str]]) -> None:
             mean, deviation = (float(part) for part in rows[label][name].split(" ± "))
             shown = [float(part) for part in cell.strip("*").split(" ± ")]
             assert shown == pytest.approx([mean, deviation], abs=0.0501)
+    for line, name in (("to FedAvg on the same seeds", "difference"), ("95 % interval", "interval")):
+        assert table[line] == [rows[label].get(name, "") for label in order]

@@ -17,8 +17,9 @@ from PIL import Image
 from fedproc import InputError
 from fedproc.cli.commands import execute
 from fedproc.report.contents import write_report
+from fedproc.report.curves import draw_curves
 from fedproc.report.gather import gather
-from fedproc.report.style import SVG, colours, picture
+from fedproc.report.style import COLOURS, SVG, lines, picture
 from fedproc.report.tables import Shown, Table
 
 FIGURES = ["tiny-tsne", "tiny-rounds", "tiny-epochs", *(f"setting-0-{k}" for k in ("curves", "classes", "partition"))]
@@ -262,8 +263,16 @@ def test_a_picture_says_when_a_value_has_no_shape() -> None:
 
 
 def test_methods_keep_their_colours() -> None:
-    alone, among = colours(["fedproc"]), colours(["moon", "mine", "fedproc"])
+    alone, among = lines(["fedproc"]), lines(["moon", "mine", "fedproc"])
     assert alone["fedproc"] == among["fedproc"] and len(set(among.values())) == 3
+
+
+def test_more_lines_than_colours_are_told_apart_by_dashes_and_named_beside_the_panels() -> None:
+    labels = ["fedavg", "fedproc", *(f"variant-{place}" for place in range(2 * len(COLOURS)))]
+    assert len(set(lines(labels).values())) == len(labels)
+    drawn = draw_curves({label: [[{"round": t, "test_accuracy": t / 9} for t in range(3)]] for label in labels})
+    assert [text.get_text() for text in drawn.figure.legends[0].get_texts()] == labels
+    assert not any(panel.get_legend() for panel in drawn.figure.axes)
 
 
 def test_cells_are_escaped() -> None:

@@ -88,8 +88,10 @@ def slug(given: Given, scale: Scale) -> str:
 
 
 def identity(config: Given, rounds: int) -> str:
-    """What a run is a run of, whoever made it: its config but for machine, paths, preset and fingerprint."""
-    apart = FREE | {"preset", "seed", "fingerprint", "rounds", "keep_clients"}
+    """What a run is a run of, whoever made it: its config but for machine, paths, preset, fingerprint, and what of it
+    was looked at and kept.
+    """
+    apart = FREE | {"preset", "seed", "fingerprint", "rounds", "keep_clients", "eval_every"}
     return json.dumps({**{k: v for k, v in config.items() if k not in apart}, "rounds": rounds}, sort_keys=True)
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from fedproc.report.style import Picture, colours, picture, plain
+from fedproc.report.style import FEW, Line, Picture, legend, lines, picture, plain
 from fedproc.statistics import CONFIDENCE, t_quantile
 
 Runs = Sequence[Sequence[Mapping[str, Any]]]
@@ -24,9 +24,9 @@ BAND = f"Bands: 95 % interval of the mean over seeds from {ENOUGH} seeds on, the
 
 def draw_curves(rows: Mapping[str, Runs]) -> Picture:
     """One panel a kind of accuracy, one line a row; `rows` holds the records of each row's runs."""
-    made = picture(10, 4.2)
+    shades = lines(rows)
+    made = picture(10 if len(rows) <= FEW else 11.5, 4.2)
     axes = made.figure.subplots(1, len(PANELS), sharey=True)
-    shades = colours(rows)
     for panel, (title, names) in zip(axes, PANELS, strict=True):
         for label, runs in rows.items():
             for name in names:
@@ -37,8 +37,7 @@ def draw_curves(rows: Mapping[str, Runs]) -> Picture:
         "validation" if any("val_accuracy" in r for runs in rows.values() for run in runs for r in run) else "test"
     )
     axes[0].set_ylabel(f"{held_out} accuracy, %")
-    if axes[0].get_legend_handles_labels()[1]:
-        axes[0].legend(frameon=False, loc="lower right")
+    legend(made.figure, axes)
     return made
 
 
@@ -57,7 +56,7 @@ def _one_round(panel: Axes) -> None:
         panel.set_xticks(list(rounds))
 
 
-def draw_line(made: Picture, panel: Axes, label: str, runs: Runs, name: str, shade: str) -> None:
+def draw_line(made: Picture, panel: Axes, label: str, runs: Runs, name: str, line: Line) -> None:
     """The mean over runs of a number by round, and its interval."""
     curves = [{r["round"]: 100 * r[name] for r in run if name in r} for run in runs]
     rounds = sorted(set.intersection(*(set(c) for c in curves))) if curves else []
@@ -66,13 +65,16 @@ def draw_line(made: Picture, panel: Axes, label: str, runs: Runs, name: str, sha
     values = np.array([[curve[t] for t in rounds] for curve in curves])
     mean, (low, high) = values.mean(axis=0), band(values)
     marker = "o" if len(rounds) < 3 else None
-    panel.plot(rounds, mean, color=shade, label=plain(label), linewidth=1.8, marker=marker, markersize=4)
+    panel.plot(
+        rounds, mean, label=plain(label), color=line.colour, linestyle=line.dashes, linewidth=1.8, marker=marker,
+        markersize=4,
+    )  # fmt: skip
     ends = [""] * len(rounds)
     if len(curves) > 1:
-        panel.fill_between(rounds, low, high, color=shade, alpha=0.15, linewidth=0)
+        panel.fill_between(rounds, low, high, color=line.colour, alpha=0.15, linewidth=0)
         ends = [f" ({a:.2f} to {b:.2f}, {len(curves)} seeds)" for a, b in zip(low, high, strict=True)]
     texts = [f"{label}, round {t}: {value:.2f} %{end}" for t, value, end in zip(rounds, mean, ends, strict=True)]
-    made.points(panel, rounds, list(mean), shade, texts)
+    made.points(panel, rounds, list(mean), line.colour, texts)
 
 
 def band(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:

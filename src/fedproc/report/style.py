@@ -20,6 +20,8 @@ from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666", "#B8A800")
 METHODS = ("fedavg", "fedproc", "moon", "scaffold", "fedprox", "fednova", "solo", "fedavgm")  # the same in all figures
+DASHES = ("--", ":", "-.")
+FEW = 7  # lines whose legend fits into a panel
 SVG = "http://www.w3.org/2000/svg"
 SHAPES = tuple(f"{{{SVG}}}{name}" for name in ("use", "path", "rect"))
 ElementTree.register_namespace("", SVG)
@@ -30,13 +32,35 @@ def colour(place: int) -> str:
     return COLOURS[place % len(COLOURS)]
 
 
-def colours(labels: Iterable[str]) -> dict[str, str]:
-    """One for each label: a method's own, or one that no other label has as long as there are some left."""
+@dataclass(frozen=True)
+class Line:
+    """How a label's line is drawn, in all panels of a figure."""
+
+    colour: str
+    dashes: str = "-"
+
+
+def lines(labels: Iterable[str]) -> dict[str, Line]:
+    """One for each label: a method has its own colour, others what is left; then all colours again, dashed."""
     labels = list(labels)
-    found = {label: colour(METHODS.index(label)) for label in labels if label in METHODS}
-    left = [each for each in COLOURS if each not in found.values()] or list(COLOURS)
+    found = {label: Line(colour(METHODS.index(label))) for label in labels if label in METHODS}
+    taken = {line.colour for line in found.values()}
+    left = [Line(each) for each in COLOURS if each not in taken]
+    left += [Line(each, dashes) for dashes in DASHES for each in COLOURS]
     others = [label for label in labels if label not in found]
     return found | {label: left[place % len(left)] for place, label in enumerate(others)}
+
+
+def legend(made: Figure, panels: Sequence[Axes]) -> None:
+    """In the first panel where few lines leave room, beside all of them where there are many or it has not all."""
+    found = {
+        label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
+    }
+    here = panels[0].get_legend_handles_labels()[1]
+    if len(found) > FEW or len(here) < len(found):
+        made.legend(found.values(), found.keys(), frameon=False, fontsize=8, loc="outside right upper")
+    elif here:
+        panels[0].legend(frameon=False, fontsize=8, loc="lower right")
 
 
 def plain(text: str) -> str:
