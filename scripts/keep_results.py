@@ -4,9 +4,10 @@
     python scripts/keep_results.py SOURCE TARGET
 
 Every run folder below SOURCE whose run is finished or diverged becomes TARGET/<its path below SOURCE> with config,
-metrics, result, environment, partition and the last confusion matrix; a table or figure of `fedproc paper` is copied but
-for the paths of its runs. Where the data lay and where the run was written say nothing and become DIR. Of what `fedproc compare` wrote, TARGET/comparison.json says what all runs in TARGET come to,
-with those that earlier calls put there.
+metrics, result, environment, partition and the last confusion matrix; a table or figure of `fedproc paper` is copied
+but for the paths of its runs. Where the data lay and where the run was written say nothing and become DIR. Of what
+`fedproc compare` wrote, TARGET/comparison.json says what all runs in TARGET come to, with those that earlier calls put
+there.
 """
 
 from __future__ import annotations

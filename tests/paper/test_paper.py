@@ -17,6 +17,7 @@ from fedproc.lanes import Executor
 from fedproc.paper import published, tsne
 from fedproc.paper.exhibits import EXHIBITS, SCALES, Exhibit
 from fedproc.paper.reproduce import Request, index, reproduce, slug
+from fedproc.report.contents import write_report
 from fedproc.session import Session
 from fedproc.simulate import Nobody
 
@@ -60,6 +61,32 @@ def test_every_exhibit_is_written_with_the_numbers_of_its_runs(made: Path, exhib
     if exhibit.figure:
         assert Image.open(folder / "figure.png").size[0] > 500
         assert "</svg>" in (folder / "figure.svg").read_text()
+
+
+def test_several_seeds_give_paired_differences_to_fedproc(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["paper", "alpha", "--scale", "tiny", "--device", "cpu", "--out", str(tmp_path)]
+    assert execute([*words, "--seeds", "0", "1"]) == 0
+    assert "difference to fedproc in points, paired over 2 seeds" in " ".join(capsys.readouterr().out.split())
+    folder = tmp_path / "tiny" / "alpha"
+    found = json.loads((folder / "exhibit.json").read_text())
+    (column,) = {cell["column"] for cell in found["cells"]}
+
+    def finals(row: str) -> list[float]:
+        results = [Path(run) / "result.json" for run in found["runs"][f"{row} | {column}"]]
+        return [json.loads(result.read_text())["final_accuracy"] for result in results]
+
+    assert [one["row"] for one in found["differences"]] == ["two-stage", "alpha = 0.5"]
+    for one in found["differences"]:
+        expected = np.mean(np.subtract(finals(one["row"]), finals("fedproc")))
+        assert one["column"] == column and one["difference"] == pytest.approx(expected)
+        assert one["low"] <= one["difference"] <= one["high"]
+    with (folder / "differences.csv").open() as file:
+        told = [float(row["difference"]) for row in csv.DictReader(file)]
+    assert told == pytest.approx([100 * one["difference"] for one in found["differences"]])
+    page = write_report([folder], tmp_path / "page").read_text()
+    assert "Holm within a column" in page and (tmp_path / "page/tables/tiny-alpha-differences.csv").exists()
+    assert execute([*words, "--seeds", "0"]) == 0
+    assert not list(folder.glob("differences.*"))
 
 
 def test_what_is_done_is_skipped_and_shared(made: Path) -> None:

@@ -64,6 +64,8 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
             continue
         done = reproduce(request, Display(console), parsed.only_done)
         print_table(console, done.grid.table())
+        if done.differences is not None:
+            print_table(console, done.differences)
         console.print(f"written: {', '.join(str(path) for path in done.files)}", highlight=False, soft_wrap=True)
     return 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,15 @@ from fedproc.paper.exhibits import EXHIBITS, SCALES, Cell, Exhibit, Given, Scale
 from fedproc.paper.published import Published
 from fedproc.preparation import Library
 from fedproc.report.panels import draw_epochs, draw_rounds
-from fedproc.report.tables import Grid, Number
+from fedproc.report.summary import differences_by_column
+from fedproc.report.tables import Grid, Number, Table
 from fedproc.runs.atomic import write_file, write_json
 from fedproc.runs.kept import read_run
 from fedproc.simulate import Run, Watcher, run, run_all
+from fedproc.statistics import Paired, compare
 
 OF_THE_PATH = ("data", "method")
+REFERENCE = "fedproc"  # the row that the paper's claims are about
 
 
 @dataclass(frozen=True)
@@ -69,10 +72,13 @@ class Request:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """The finished exhibit: a grid of numbers, ours beside the published, and the files that hold it."""
+    """The finished exhibit: a grid of numbers, ours beside the published, the files that hold it, and where there are
+    several seeds each row's paired differences to FedProc's.
+    """
 
     grid: Grid
     files: list[Path]
+    differences: Table | None = None
 
 
 def slug(given: Given, scale: Scale) -> str:
@@ -192,13 +198,15 @@ def _content(request: Request, grid: Grid, runs: Mapping[str, Any]) -> Given:
 
 def _files(folder: Path, grid: Grid) -> list[Path]:
     """The grid in three formats."""
+    every_number = {"csv": grid.csv()}  # of a cell in a column of its own
+    return _texts(folder, "table", {**grid.table().formats(), **every_number})
+
+
+def _texts(folder: Path, name: str, texts: Mapping[str, str]) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     files = []
-    for kind, text in {
-        **grid.table().formats(),
-        "csv": grid.csv(),
-    }.items():  # every number of a cell has a column there
-        files.append(folder / f"table.{kind}")
+    for kind, text in texts.items():
+        files.append(folder / f"{name}.{kind}")
         write_file(files[-1], _writing(text))
     return files
 
@@ -216,6 +224,12 @@ def _written(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
     )
     folder = request.folder
     files = _files(folder, grid)
+    found = _differences(cells, of_cell) if unit == "per cent" else {}
+    differences = differences_by_column(found, REFERENCE) if found else None
+    for old in folder.glob("differences.*"):
+        old.unlink()
+    if differences is not None:
+        files += _texts(folder, "differences", differences.formats())
     if exhibit.figure:
         panels: dict[str, dict[str, Any]] = {}
         for cell in cells:
@@ -233,8 +247,22 @@ def _written(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
             write_file(files[-1], partial(drawn.save, kind=kind))
     paths = {f"{cell.row} | {cell.column}": [str(f.path) for f in of_cell[id(cell)]] for cell in cells}
     files.append(folder / "exhibit.json")
-    write_json(files[-1], _content(request, grid, paths))
-    return Reproduction(grid, files)
+    told = [
+        {"column": column, "row": row, **asdict(one), "verdict": one.verdict}
+        for column, by_row in found.items()
+        for row, one in by_row.items()
+    ]
+    write_json(files[-1], {**_content(request, grid, paths), "differences": told})
+    return Reproduction(grid, files, differences)
+
+
+def _differences(cells: Sequence[Cell], of_cell: Mapping[int, Sequence[Run]]) -> dict[str, dict[str, Paired]]:
+    """By column and row, of the columns in which a row shares two seeds with FedProc's."""
+    columns: dict[str, dict[str, dict[int, float]]] = {}
+    for cell in cells:
+        finals = {found.seed: found.result["final_accuracy"] for found in of_cell[id(cell)] if _fine(found)}
+        columns.setdefault(cell.column.replace("|", ", E = "), {})[cell.row] = finals
+    return {column: found for column, rows in columns.items() if (found := compare(rows, REFERENCE))}
 
 
 def _writing(text: str) -> Callable[[Path], object]:

@@ -14,14 +14,16 @@ from fedproc import __version__
 from fedproc.comparison import curves
 from fedproc.errors import InputError
 from fedproc.paper.exhibits import EXHIBITS
+from fedproc.paper.reproduce import REFERENCE
 from fedproc.report.curves import BAND, draw_curves
 from fedproc.report.gather import Gathered, Group, gather, many
 from fedproc.report.heatmaps import draw_classes, draw_confusions, draw_holdings
 from fedproc.report.page import Page
-from fedproc.report.summary import accuracies, differences
+from fedproc.report.summary import accuracies, differences, differences_by_column
 from fedproc.report.tables import Grid, Number, Shown, Table
 from fedproc.report.times import PARTS, draw_times
 from fedproc.runs.kept import Kept
+from fedproc.statistics import Paired
 
 MOST_CLASSES = 40  # of a confusion matrix that can be looked at
 MOST_CLIENTS = 100
@@ -49,6 +51,7 @@ def write_report(folders: Sequence[Path], out: Path, reference: str | None = Non
             f"{known.number}: {known.title} ({content['scale']} scale)",
             page.figure(name, figure, known.title, note) if figure.exists() else "",
             page.table(name, _grid(content).table(), caption=False),
+            *_differences(page, name, content),
         )
     for place, group in enumerate(gathered.groups):
         _section(page, f"setting-{place}", group, folded=len(gathered.groups) > MOST_OPEN)
@@ -75,6 +78,15 @@ def _grid(content: dict[str, object]) -> Grid:
         for cell in cells
     }
     return Grid(str(content.get("title", "")), numbers, str(content.get("of_one_run", "")))
+
+
+def _differences(page: Page, name: str, content: dict[str, Any]) -> list[str]:
+    """An exhibit's paired differences, where it was made of several seeds."""
+    found: dict[str, dict[str, Paired]] = {}
+    for one in content.get("differences", []):
+        numbers = {field: one[field] for field in Paired.__dataclass_fields__}
+        found.setdefault(one["column"], {})[one["row"]] = Paired(**{**numbers, "seeds": tuple(one["seeds"])})
+    return [page.table(f"{name}-differences", differences_by_column(found, REFERENCE))] if found else []
 
 
 def _section(page: Page, name: str, group: Group, folded: bool) -> None:

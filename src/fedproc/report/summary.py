@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fedproc.comparison import Comparison
 from fedproc.paper.published import Published
 from fedproc.report.tables import Number, Shown, Table
+from fedproc.statistics import Paired
 
 Spread = tuple[float, float | None] | None
 NUMBERS = {
@@ -21,6 +22,8 @@ KINDS = {
     "prototype, final": "final_prototype_accuracy",
     "prototype, last 10": "last10_prototype_accuracy",
 }
+
+TOLD = ("difference", "95 % interval", "p", "seen from", "verdict")
 
 
 def accuracies(comparison: Comparison, published: Mapping[str, Published] | None = None) -> Table:
@@ -47,33 +50,43 @@ def accuracies(comparison: Comparison, published: Mapping[str, Published] | None
 def differences(comparison: Comparison) -> Table:
     """Each row's paired difference to the reference, in points, with its interval and what it is worth."""
     found = {words: comparison.paired(comparison.prefix + name) for words, name in KINDS.items()}
-    seeds = sorted({len(one.seeds) for one in found["final"].values()})
-    over = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(*seeds)
-    title = (
-        f"difference to {comparison.reference} in points, paired over {over} seeds; p corrected by Holm; "
-        "`seen from`: what as many seeds would have shown"
-    )
     rows = []
     for row in comparison.rows:
         for words, by_label in found.items():
             if row.label not in by_label:
                 continue
-            one = by_label[row.label]
-            rows.append(
-                [
-                    Shown(row.label if words == "final" else ""),
-                    Shown(words),
-                    Shown(f"{100 * one.difference:+.2f}", 100 * one.difference),
-                    Shown(
-                        f"{100 * one.low:+.2f} to {100 * one.high:+.2f}",
-                        more={"from": 100 * one.low, "to": 100 * one.high, "seeds": len(one.seeds)},
-                    ),
-                    Shown(f"{one.corrected:.3f}" if one.corrected >= 0.001 else "< 0.001", one.corrected),
-                    Shown(f"{100 * one.detectable:.2f}", 100 * one.detectable),
-                    Shown(one.verdict),
-                ]
-            )
-    return Table(title, ["", "accuracy", "difference", "95 % interval", "p", "seen from", "verdict"], rows)
+            rows.append([Shown(row.label if words == "final" else ""), Shown(words), *_told(by_label[row.label])])
+    return Table(_about(comparison.reference, list(found["final"].values())), ["", "accuracy", *TOLD], rows)
+
+
+def differences_by_column(found: Mapping[str, Mapping[str, Paired]], reference: str) -> Table:
+    """The same for several columns of a table, each with its rows' differences to the reference."""
+    rows = [[Shown(row), Shown(column), *_told(one)] for column, by_row in found.items() for row, one in by_row.items()]
+    everything = [one for by_row in found.values() for one in by_row.values()]
+    return Table(_about(reference, everything, " within a column"), ["", "column", *TOLD], rows)
+
+
+def _about(reference: str, found: Sequence[Paired], where: str = "") -> str:
+    counts = sorted({len(one.seeds) for one in found})
+    over = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(*counts)
+    return (
+        f"difference to {reference} in points, paired over {over} seeds; p corrected by Holm{where}; "
+        "`seen from`: what as many seeds would have shown"
+    )
+
+
+def _told(one: Paired) -> list[Shown]:
+    """A difference under `TOLD`."""
+    return [
+        Shown(f"{100 * one.difference:+.2f}", 100 * one.difference),
+        Shown(
+            f"{100 * one.low:+.2f} to {100 * one.high:+.2f}",
+            more={"from": 100 * one.low, "to": 100 * one.high, "seeds": len(one.seeds)},
+        ),
+        Shown(f"{one.corrected:.3f}" if one.corrected >= 0.001 else "< 0.001", one.corrected),
+        Shown(f"{100 * one.detectable:.2f}", 100 * one.detectable),
+        Shown(one.verdict),
+    ]
 
 
 def _spread(name: str, spread: Spread, scale: float, digits: int = 2) -> Shown:
