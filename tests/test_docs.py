@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from fedproc.comparison import Row
 from fedproc.report.gather import gather
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+from keep_results import compared
 
 DOCS = Path(__file__).parent.parent / "docs" / "results"
 NAMES = {
@@ -24,6 +29,22 @@ NAMES = {
     "SOLO": "solo",
     "central": "central",
 }
+
+
+@pytest.mark.parametrize("folder", [path.parent for path in sorted(DOCS.rglob("comparison.json"))], ids=str)
+def test_kept_comparisons_are_those_of_the_kept_runs(folder: Path) -> None:
+    kept = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+    found = flat(json.loads(json.dumps(compared(folder))))
+    assert found == pytest.approx(flat(kept), rel=1e-6, abs=1e-9)
+
+
+def flat(value: object, path: str = "") -> dict[str, object]:
+    """Every number and word of nested JSON, by where it stands."""
+    if isinstance(value, dict):
+        return {p: v for name, inner in value.items() for p, v in flat(inner, f"{path}/{name}").items()}
+    if isinstance(value, list):
+        return {p: v for place, inner in enumerate(value) for p, v in flat(inner, f"{path}/{place}").items()}
+    return {path: value}
 
 
 def cells(text: str, head: str) -> dict[str, list[str]]:
