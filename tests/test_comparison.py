@@ -85,3 +85,22 @@ def test_the_reference_must_take_part(pictures: Path) -> None:
 def test_nothing_to_compare() -> None:
     with pytest.raises(InputError, match="--methods and --seeds"):
         compare([], [0])
+
+
+@pytest.mark.parametrize(
+    ("variants", "words"),
+    [
+        ({"fedavg": {"method": "fedproc"}}, "variant fedavg: is the name of a method, but its method is fedproc"),
+        ({"sharp": {"method": "fedavg", "fedproc": {"tau": 0.2}}}, "variant sharp: options of fedproc, but its method"),
+        ({"sharp": {"method": "fedproc", "fedproc": {"tua": 0.2}}}, r"variant sharp: --fedproc\.tua"),
+        ({"sharp": {"method": "fedprok"}}, "variant sharp: --method fedprok"),
+    ],
+)
+def test_a_variant_that_is_not_what_it_says_is_refused(variants: dict[str, dict[str, object]], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        compare([], [0], variants=variants, **GIVEN)
+
+
+def test_a_method_counts_once() -> None:
+    with pytest.raises(InputError, match="--methods fedavg fedavg: expected each method once"):
+        compare(["fedavg", "fedavg"], [0], **GIVEN)

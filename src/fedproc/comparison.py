@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
+from fedproc.methods import METHODS
 from fedproc.runs.atomic import write_file, write_json
 from fedproc.runs.folder import Lock
 from fedproc.simulate import Watcher, run_all
@@ -87,6 +88,8 @@ def compare(
     Differences are to `reference`, a method or variant: FedAvg where it takes part, else the first. Asked again with
     more seeds or methods, it continues the folder.
     """
+    if len(set(methods)) != len(methods):
+        raise InputError(f"--methods {' '.join(methods)}: expected each method once")
     overrides: dict[str, Given] = {method: {"method": method} for method in methods}
     if len(seeds) > 1 and given.get("data_seed") is not None and given.get("model_seed") is not None:
         raise InputError("--data-seed and --model-seed: both are fixed, so all --seeds would give the same run")
@@ -95,6 +98,12 @@ def compare(
             raise InputError(f"variant {label}: seed {values['seed']}: seeds are those of the whole comparison")
         if label in overrides or "/" in label or label.startswith("."):
             raise InputError(f"variant {label}: expected a name of its own that can name a folder")
+        method = values.get("method", Experiment.model_fields["method"].default)
+        if label in METHODS and label != method:
+            raise InputError(f"variant {label}: is the name of a method, but its method is {method}; take another name")
+        for other in values:
+            if other in METHODS and other != method:
+                raise InputError(f"variant {label}: options of {other}, but its method is {method}")
         overrides[label] = dict(values)
     if not overrides or not seeds:
         raise InputError("--methods and --seeds: expected at least one of each")
@@ -108,7 +117,10 @@ def compare(
     experiments: dict[str, tuple[Experiment, Path | None]] = {}
     for label, values in overrides.items():
         for seed in seeds:
-            experiment = Experiment(**merged({**given, "seed": seed}, values))
+            try:
+                experiment = Experiment(**merged({**given, "seed": seed}, values))
+            except InputError as error:
+                raise InputError(f"variant {label}: {error}" if label in (variants or {}) else str(error)) from error
             experiments[f"{label}/seed-{seed}"] = (experiment, folder / label / f"seed-{seed}" if folder else None)
     lock = Lock(folder) if folder else None
     try:

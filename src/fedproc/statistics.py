@@ -14,13 +14,14 @@ from scipy import special
 
 CONFIDENCE = 0.95
 POWER = 0.8
+SAME = 1e-9  # accuracies are shares of samples: what is closer differs by rounding alone
 
 
 @dataclass(frozen=True)
 class Paired:
     """A row's difference to the reference over the seeds that both finished, with its 95 % interval, the p of a
     two-sided paired t-test, that p corrected by Holm over all rows, and the smallest true difference that as many
-    seeds would have shown with a power of 80 %.
+    seeds would have shown with a power of 80 % (None of differences without any spread).
     """
 
     seeds: tuple[int, ...]
@@ -29,7 +30,7 @@ class Paired:
     high: float
     p: float
     corrected: float
-    detectable: float
+    detectable: float | None
 
     @property
     def verdict(self) -> str:
@@ -68,12 +69,13 @@ def _paired(values: Mapping[int, float], base: Mapping[int, float]) -> Paired | 
         return None
     differences = np.array([values[seed] - base[seed] for seed in seeds])
     mean, error = float(differences.mean()), float(differences.std(ddof=1)) / math.sqrt(count)
-    if error == 0:  # the same difference for every seed
-        return Paired(seeds, mean, mean, mean, 1.0, 1.0, 0.0)
-    half = t_quantile((1 + CONFIDENCE) / 2, count - 1) * error
+    if np.ptp(differences) < SAME:  # there is no spread to test against
+        mean = 0.0 if abs(mean) < SAME else mean
+        return Paired(seeds, mean, mean, mean, 1.0, 1.0, None)
+    bound = t_quantile((1 + CONFIDENCE) / 2, count - 1)
     p = float(2 * special.stdtr(count - 1, -abs(mean) / error))
-    detectable = half + t_quantile(POWER, count - 1) * error
-    return Paired(seeds, mean, mean - half, mean + half, p, p, detectable)
+    detectable = float(special.nctdtrinc(count - 1, 1 - POWER, bound)) * error
+    return Paired(seeds, mean, mean - bound * error, mean + bound * error, p, p, detectable)
 
 
 def t_quantile(share: float, freedom: int) -> float:

@@ -103,6 +103,9 @@ def test_finished_runs_from_elsewhere_are_imported(made: Path, tmp_path: Path) -
     assert done.grid.json() == there
     with pytest.raises(InputError, match=r"--import .*nowhere: no such folder"):
         index([tmp_path / "nowhere"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"--import .*empty: no finished run in there"):
+        index([tmp_path / "empty"])
 
 
 def test_a_run_of_something_else_is_not_imported(made: Path, tmp_path: Path) -> None:

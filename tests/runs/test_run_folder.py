@@ -20,6 +20,7 @@ from fedproc.methods import METHODS
 from fedproc.methods.fedavg import FedAvg, Local, Tensors
 from fedproc.networks import Weights
 from fedproc.runs import atomic
+from fedproc.runs.kept import read_run
 from fedproc.session import Session
 
 IMAGES = toy_images()
@@ -317,3 +318,25 @@ def test_clients_of_the_last_round_are_kept_when_asked(tmp_path: Path) -> None:
     torch.testing.assert_close(model.double(), mean, rtol=1e-5, atol=1e-7)
     work(tmp_path / "without", rounds=2)
     assert not (tmp_path / "without" / "models").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("result.json", "{}", r"result\.json: status None: expected finished or diverged"),
+        ("result.json", '{"status": "finished"}', r"result\.json: final_accuracy None: expected a number"),
+        ("result.json", '{"status": "finished", "final_accuracy": "x"}', "final_accuracy x: expected a number"),
+        ("result.json", '{"status": "fini', r"result\.json: cannot be read"),
+        ("metrics.jsonl", "", r"result\.json: metrics\.jsonl beside it ends with round 0 of 4"),
+        ("config.json", '{"method": "fed', r"config\.json: cannot be read"),
+    ],
+)
+def test_a_damaged_finished_run_is_named(name: str, text: str, words: str, tmp_path: Path) -> None:
+    work(tmp_path / "run")
+    (tmp_path / "run" / name).write_text(text)
+    before = {path: path.read_bytes() for path in sorted((tmp_path / "run").rglob("*")) if path.is_file()}
+    with pytest.raises(InputError, match=words):
+        read_run(tmp_path / "run")
+    with pytest.raises(InputError, match=rf"{words}.*; remove .*run to have this run made again"):
+        work(tmp_path / "run")
+    assert before == {path: path.read_bytes() for path in sorted((tmp_path / "run").rglob("*")) if path.is_file()}

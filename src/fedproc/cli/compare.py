@@ -20,7 +20,7 @@ from fedproc.tensorboard import TensorBoard
 ONE_SEED = "one seed says nothing of differences: take more --seeds"
 
 EPILOG = """\
---variants takes a TOML file of named overrides, each a row of its own beside the methods:
+--variants takes a TOML file of named overrides, each a row of its own beside the --methods you name:
 
     [sharp]
     method = "fedproc"
@@ -35,10 +35,13 @@ def add(commands: Any) -> None:
     words = "methods side by side over several seeds"
     parser: Parser = commands.add_parser("compare", help=words, epilog=EPILOG, usage=usage)
     group = parser.add_argument_group("what to compare")
-    group.add_argument("--methods", nargs="+", metavar="METHOD", help="default: fedavg fedproc")
+    group.add_argument("--methods", nargs="+", metavar="METHOD", help="default: fedavg fedproc; none with --variants")
     group.add_argument("--seeds", nargs="+", metavar="N", help="default: 0 1 2")
     group.add_argument(
-        "--variants", type=Path, metavar="FILE", help="TOML file of named overrides, each a row beside the methods"
+        "--variants",
+        type=Path,
+        metavar="FILE",
+        help="TOML file of named overrides, each a row beside --methods",
     )
     group.add_argument(
         "--reference", metavar="LABEL", help="the row that differences are to; default: fedavg, or the first"

@@ -133,6 +133,8 @@ def index(folders: Sequence[Path]) -> dict[str, Path]:
             kept = read_run(path.parent)
             if kept is not None:
                 found.setdefault(identity(kept.config, int(kept.config["rounds"])), path.parent)
+    if folders and not found:
+        raise InputError(f"--import {' '.join(map(str, folders))}: no finished run in there")
     return found
 
 

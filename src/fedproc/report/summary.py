@@ -84,7 +84,7 @@ def _told(one: Paired) -> list[Shown]:
             more={"from": 100 * one.low, "to": 100 * one.high, "seeds": len(one.seeds)},
         ),
         Shown(f"{one.corrected:.3f}" if one.corrected >= 0.001 else "< 0.001", one.corrected),
-        Shown(f"{100 * one.detectable:.2f}", 100 * one.detectable),
+        Shown("-") if one.detectable is None else Shown(f"{100 * one.detectable:.2f}", 100 * one.detectable),
         Shown(one.verdict),
     ]
 

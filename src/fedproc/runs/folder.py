@@ -26,7 +26,7 @@ from fedproc.errors import InputError, RunError
 from fedproc.experiment import FREE, IMPLIED, flag
 from fedproc.runs import checkpoint
 from fedproc.runs.atomic import TEMPORARY, naming, sweep, write_file, write_json
-from fedproc.runs.result import without_evaluation
+from fedproc.runs.result import complaint, without_evaluation
 
 FILES = (
     "config.json",
@@ -84,12 +84,16 @@ class RunFolder:
         self._lock.release()
 
     def _is_ours(self) -> bool:
-        """Whether config.json is one that we wrote, so that nobody else's files are taken for a run."""
+        """Whether config.json is one that we wrote, so that nobody else's files are taken for a run. One that cannot be
+        read, beside a run's metrics, is a damaged run's.
+        """
         try:
-            config = json.loads(self._file("config.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            config = self._read("config.json") or {}
+        except InputError:
+            if self._file("metrics.jsonl").exists():
+                raise
             return False
-        return isinstance(config, dict) and {"method", "fingerprint", "data_seed"} <= set(config)
+        return {"method", "fingerprint", "data_seed"} <= set(config)
 
     def prepare(self, fresh: bool) -> None:
         """Sweep what a killed process left half-written, and everything if the run is to start over."""
@@ -156,10 +160,14 @@ class RunFolder:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise RunError(f"{path}: cannot be read ({error}); --fresh starts over") from error
+            raise InputError(f"{path}: cannot be read ({error}); {self._way_out}") from error
         if not isinstance(found, dict):
-            raise RunError(f"{path}: expected a JSON object; --fresh starts over")
+            raise InputError(f"{path}: expected a JSON object; {self._way_out}")
         return found
+
+    @property
+    def _way_out(self) -> str:
+        return f"remove {self.path} to have this run made again"
 
     def environment(self) -> Record | None:
         return self._read("environment.json")
@@ -177,7 +185,10 @@ class RunFolder:
         write_file(self._file("partition.json"), lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
     def result(self) -> Record | None:
-        return self._read("result.json")
+        found = self._read("result.json")
+        if found is not None and (wrong := complaint(found, self.metrics())) is not None:
+            raise InputError(f"{self._file('result.json')}: {wrong}; {self._way_out}")
+        return found
 
     def write_result(self, result: Record) -> None:
         write_json(self._file("result.json"), result)
@@ -199,7 +210,7 @@ class RunFolder:
         try:
             return [json.loads(line) for line in lines[:-1]]
         except ValueError as error:
-            raise RunError(f"{path}: a line is not JSON ({error}); --fresh starts over") from error
+            raise InputError(f"{path}: a line is not JSON ({error}); {self._way_out}") from error
 
     def append_metrics(self, record: Record, confusion: Record | None) -> None:
         if confusion is not None:
@@ -229,7 +240,7 @@ class RunFolder:
         found = checkpoint.load_newest(self._file("checkpoint"))
         done = int(found[1]["round"]) if found else 0
         if self._cut("metrics.jsonl", done) != done:
-            raise RunError(f"{self._file('metrics.jsonl')}: fewer than the {done} rounds done; --fresh starts over")
+            raise InputError(f"{self._file('metrics.jsonl')}: fewer than the {done} rounds done; {self._way_out}")
         self._cut("confusion.jsonl", done)
         return found
 

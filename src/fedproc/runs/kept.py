@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedproc.errors import InputError
+from fedproc.runs.result import complaint
 
 Record = dict[str, Any]
 OURS = {"method", "fingerprint", "data_seed"}  # a config.json without these is somebody else's
@@ -77,7 +78,10 @@ def read_run(folder: Path) -> Kept | None:
         return None
     if NEEDED - set(config):
         raise InputError(f"{folder / 'config.json'}: {', '.join(sorted(NEEDED - set(config)))} missing")
-    return Kept(folder, config, read_lines(folder / "metrics.jsonl"), read_object(folder / "result.json") or {})
+    metrics, result = read_lines(folder / "metrics.jsonl"), read_object(folder / "result.json")
+    if result is not None and (wrong := complaint(result, metrics)) is not None:
+        raise InputError(f"{folder / 'result.json'}: {wrong}")
+    return Kept(folder, config, metrics, result or {})
 
 
 def read_object(path: Path) -> Record | None:

@@ -49,6 +49,25 @@ def summarise(records: Sequence[Record], held_out: str, target: float | None = N
     }
 
 
+NUMBERS = ("final_accuracy", "best_accuracy", "last10_accuracy", "final_prototype_accuracy")
+
+
+def complaint(result: Record, records: Sequence[Record]) -> str | None:
+    """What a result.json lacks to be the end of these records, if anything."""
+    status = result.get("status")
+    if status == "diverged":
+        return None
+    if status != "finished":
+        return f"status {status}: expected finished or diverged"
+    prefix = "val_" if "val_final_accuracy" in result else ""
+    for name in (*(prefix + number for number in NUMBERS), "rounds", "seconds"):
+        value = result.get(name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return f"{name} {value}: expected a number"
+    last = records[-1]["round"] if records else 0
+    return None if last == result["rounds"] else f"metrics.jsonl beside it ends with round {last} of {result['rounds']}"
+
+
 def without_evaluation(record: Record) -> Record:
     """A record as it is in a round that is not evaluated."""
     names = ("balanced_accuracy", "macro_f1", "auc", "class_accuracy", "prototype_accuracy")
