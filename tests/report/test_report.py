@@ -19,8 +19,9 @@ from fedproc.cli.commands import execute
 from fedproc.report.contents import write_report
 from fedproc.report.curves import draw_curves
 from fedproc.report.gather import gather
+from fedproc.report.panels import half_width
 from fedproc.report.style import COLOURS, SVG, lines, picture
-from fedproc.report.tables import Shown, Table
+from fedproc.report.tables import Grid, Number, Shown, Table
 
 FIGURES = ["tiny-tsne", "tiny-rounds", "tiny-epochs", *(f"setting-0-{k}" for k in ("curves", "classes", "partition"))]
 FIGURES += ["setting-0-confusions", "setting-0-time"]
@@ -281,3 +282,25 @@ def test_cells_are_escaped() -> None:
     assert r"50 \%" in table.latex() and r"x \& y" in table.latex() and "$<$i$>$" in table.latex()
     assert Table("", ["", "a|b"], []).markdown().splitlines()[2] == r"|  | a\|b |"
     assert table.turned().heads == ["", "<i>"] and table.turned().rows[0][0].text == "x & y"
+
+
+def test_a_grid_of_uneven_seeds_tells_how_many_each_cell_has() -> None:
+    numbers = {
+        ("solo", "A"): Number(8.9, 0.31, seeds=3, published=22.3, published_deviation=1.0),
+        ("fedavg", "A"): Number(68.32, 1.94, seeds=10),
+        ("moon", "A"): Number(None),
+    }
+    grid = Grid("t", numbers, digits=1)
+    assert [row[1].text for row in grid.table().rows] == ["8.9 ± 0.3 (3) [22.3 ± 1.0]", "68.3 ± 1.9 (10)", "-"]
+    assert "(how many)" in grid.note()
+    even = Grid("t", {key: Number(68.3, 1.9, seeds=5) for key in numbers})
+    assert even.table().rows[0][1].text == "68.3 ± 1.9" and "over 5 seeds" in even.note()
+    assert grid.formats()["csv"].splitlines()[1] == "solo,A,8.9,0.31,3,0,22.3,1.0"
+
+
+def test_bars_are_intervals_of_the_mean_or_the_range_of_two() -> None:
+    two, five = [60.0, 64.0], [60.0, 61.0, 62.0, 63.0, 64.0]
+    assert half_width(Number(62, statistics.stdev(two), seeds=2)) == pytest.approx(2)
+    expected = 2.776445 * statistics.stdev(five) / 5**0.5
+    assert half_width(Number(62, statistics.stdev(five), seeds=5)) == pytest.approx(expected, rel=1e-6)
+    assert half_width(Number(62, seeds=1)) == 0

@@ -127,7 +127,9 @@ def print_table(console: Console, table: Table) -> None:
     look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0)} if grouped else {}
     made = RichTable(title=table.title, title_justify="left", **look)
     for head in table.heads:
-        made.add_column(head, justify="left" if head in words else "right", no_wrap=fits and head not in words)
+        made.add_column(
+            head, justify="left" if head in words else "right", no_wrap=fits and head not in words, overflow="fold"
+        )
     for place, row in enumerate(table.rows):
         following = table.rows[place + 1] if place + 1 < len(table.rows) else None
         last = grouped and (following is None or bool(following[0].text))

@@ -195,13 +195,12 @@ def _embedded(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
 def _content(request: Request, grid: Grid, runs: Mapping[str, Any]) -> Given:
     """What exhibit.json holds."""
     about = {"exhibit": request.exhibit.name, "scale": request.scale.name, "title": grid.title}
-    return {**about, "of_one_run": grid.of_one_run, "cells": grid.json(), "runs": runs}
+    return {**about, "of_one_run": grid.of_one_run, "digits": grid.digits, "cells": grid.json(), "runs": runs}
 
 
 def _files(folder: Path, grid: Grid) -> list[Path]:
     """The grid in three formats."""
-    every_number = {"csv": grid.csv()}  # of a cell in a column of its own
-    return _texts(folder, "table", {**grid.table().formats(), **every_number})
+    return _texts(folder, "table", grid.formats())
 
 
 def _texts(folder: Path, name: str, texts: Mapping[str, str]) -> list[Path]:
@@ -223,6 +222,7 @@ def _written(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
         f"{exhibit.number}, {exhibit.name}: {exhibit.title} ({unit})",
         numbers,
         "The median round of one run" if unit == "seconds" else "",
+        digits=None if unit == "seconds" else 1,
     )
     folder = request.folder
     files = _files(folder, grid)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -15,7 +15,7 @@ from fedproc.comparison import curves
 from fedproc.errors import InputError
 from fedproc.paper.exhibits import EXHIBITS
 from fedproc.paper.reproduce import REFERENCE
-from fedproc.report.curves import BAND, draw_curves
+from fedproc.report.curves import draw_curves
 from fedproc.report.gather import Gathered, Group, gather, many
 from fedproc.report.heatmaps import draw_classes, draw_confusions, draw_holdings
 from fedproc.report.page import Page
@@ -45,12 +45,12 @@ def write_report(folders: Sequence[Path], out: Path, reference: str | None = Non
         name = f"{content['scale']}-{content['exhibit']}"
         name = name if name not in page.tables else f"{name}-{place}"
         known = EXHIBITS[content["exhibit"]]
-        figure, note = exhibit.folder / "figure.svg", BAND if known.measure == "rounds" else ""
+        figure, grid = exhibit.folder / "figure.svg", _grid(content)
         page.section(
             name,
             f"{known.number}: {known.title} ({content['scale']} scale)",
-            page.figure(name, figure, known.title, note) if figure.exists() else "",
-            page.table(name, _grid(content).table(), caption=False),
+            page.figure(name, figure, known.title) if figure.exists() else "",
+            page.table(name, grid.table(), caption=False, texts=grid.formats()),
             *_differences(page, name, content),
         )
     for place, group in enumerate(gathered.groups):
@@ -70,14 +70,13 @@ def _head(gathered: Gathered) -> str:
     return f'<p class="soft">{many(len(gathered.runs), "run")}{when}{shown}; fedproc {__version__}</p>\n'
 
 
-def _grid(content: dict[str, object]) -> Grid:
+def _grid(content: dict[str, Any]) -> Grid:
     cells = content["cells"]
-    assert isinstance(cells, list)
     numbers = {
         (cell["row"], cell["column"]): Number(**{k: v for k, v in cell.items() if k not in ("row", "column")})
         for cell in cells
     }
-    return Grid(str(content.get("title", "")), numbers, str(content.get("of_one_run", "")))
+    return Grid(str(content.get("title", "")), numbers, str(content.get("of_one_run", "")), content.get("digits"))
 
 
 def _differences(page: Page, name: str, content: dict[str, Any]) -> list[str]:
@@ -104,7 +103,7 @@ def _section(page: Page, name: str, group: Group, folded: bool) -> None:
     if drawn:
         parts += [
             "<h3>Learning curves</h3>",
-            page.figure(f"{name}-curves", draw_curves(drawn), "Learning curves", BAND),
+            page.figure(f"{name}-curves", draw_curves(drawn), "Learning curves"),
         ]
     parts += [*_classes(page, name, group), *_partition(page, name, group), *_time(page, name, group)]
     if folded:
@@ -112,9 +111,14 @@ def _section(page: Page, name: str, group: Group, folded: bool) -> None:
     page.section(name, group.title, *parts)
 
 
-def _first(group: Group) -> dict[str, Kept]:
-    """The first finished run of each row."""
-    return {row.label: run for row in group.comparison.rows for run in row.runs[:1] if isinstance(run, Kept)}
+def _first(group: Group, fits: Callable[[Kept], bool] = lambda run: True) -> dict[str, Kept]:
+    """The first finished run of each row that fits."""
+    found: dict[str, Kept] = {}
+    for row in group.comparison.rows:
+        for run in row.runs:
+            if isinstance(run, Kept) and fits(run):
+                found.setdefault(row.label, run)
+    return found
 
 
 def _classes(page: Page, name: str, group: Group) -> list[str]:
@@ -133,10 +137,15 @@ def _classes(page: Page, name: str, group: Group) -> list[str]:
             f"{name}-classes", draw_classes(known, names), "Accuracy of each class", f"Per cent right, {seeds}."
         ),
     ]
-    confusions = {label: run.confusion for label, run in firsts.items() if run.confusion is not None}
+    holders = _first(group, lambda run: run.confusion is not None)
+    confusions = {
+        label if run.seed == firsts[label].seed else f"{label}, seed {run.seed}": run.confusion
+        for label, run in holders.items()
+        if run.confusion is not None
+    }
     if confusions and count <= MOST_CLASSES:
         drawn = draw_confusions(confusions, names)
-        note = f"Of the images of a true class, per cent taken for each, {seeds}."
+        note = f"Of the images of a true class, per cent taken for each, {seeds} where no other is named."
         parts += ["<h3>Confusions</h3>", page.figure(f"{name}-confusions", drawn, "Confusion matrices", note)]
     return parts
 
@@ -178,7 +187,7 @@ def _time(page: Page, name: str, group: Group) -> list[str]:
     if not rows:
         return []
     heads = ["", *PARTS, "s a run", "samples a second", "MB up a run"]
-    note = POOLED if group.pooled else "Medians over the rounds that had such work."
+    note = "Medians over the rounds that had such work." + (f" {POOLED}" if group.pooled else "")
     table = Table("seconds a round by what they were spent on, and whole runs", heads, rows, note)
     drawn = page.figure(f"{name}-time", draw_times(seconds), "Seconds a round")
     return ["<h3>Time and throughput</h3>", drawn, page.table(f"{name}-time", table)]

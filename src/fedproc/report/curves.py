@@ -10,7 +10,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from fedproc.report.style import FEW, Line, Picture, legend, lines, picture, plain
+from fedproc.report.style import Line, Picture, legend, lines, picture, plain
 from fedproc.statistics import CONFIDENCE, t_quantile
 
 Runs = Sequence[Sequence[Mapping[str, Any]]]
@@ -19,13 +19,13 @@ PANELS = (
     ("Nearest prototype", ("prototype_accuracy", "val_prototype_accuracy")),
 )
 ENOUGH = 3  # seeds from which on the band is an interval of the mean
-BAND = f"Bands: 95 % interval of the mean over seeds from {ENOUGH} seeds on, the range of two."
+BAND = f"95 % interval of the mean over seeds from {ENOUGH} seeds on, the range of two"
 
 
 def draw_curves(rows: Mapping[str, Runs]) -> Picture:
     """One panel a kind of accuracy, one line a row; `rows` holds the records of each row's runs."""
     shades = lines(rows)
-    made = picture(10 if len(rows) <= FEW else 11.5, 4.2)
+    made = picture(11.5, 4.2)
     axes = made.figure.subplots(1, len(PANELS), sharey=True)
     for panel, (title, names) in zip(axes, PANELS, strict=True):
         for label, runs in rows.items():
@@ -37,6 +37,8 @@ def draw_curves(rows: Mapping[str, Runs]) -> Picture:
         "validation" if any("val_accuracy" in r for runs in rows.values() for run in runs for r in run) else "test"
     )
     axes[0].set_ylabel(f"{held_out} accuracy, %")
+    if any(len(runs) > 1 for runs in rows.values()):
+        made.explain(f"bands: {BAND}")
     legend(made.figure, axes)
     return made
 
@@ -83,4 +85,4 @@ def band(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.
     if count < ENOUGH:
         return values.min(axis=0), values.max(axis=0)
     half = t_quantile((1 + CONFIDENCE) / 2, count - 1) * values.std(axis=0, ddof=1) / np.sqrt(count)
-    return values.mean(axis=0) - half, values.mean(axis=0) + half
+    return (values.mean(axis=0) - half).clip(min=0), (values.mean(axis=0) + half).clip(max=100)

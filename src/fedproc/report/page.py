@@ -26,14 +26,15 @@ class Page:
     """Sections in their order, and every table and figure by its name."""
 
     sections: list[tuple[str, str, str]] = field(default_factory=list)  # anchor, title, HTML
-    tables: dict[str, Table] = field(default_factory=dict)
+    tables: dict[str, dict[str, str]] = field(default_factory=dict)  # as files, by what their names end in
     pictures: dict[str, Picture | Path] = field(default_factory=dict)  # drawn here, or an SVG with a PNG beside it
 
-    def table(self, name: str, table: Table, caption: bool = True) -> str:
-        self.tables[name] = table
+    def table(self, name: str, table: Table, caption: bool = True, texts: dict[str, str] | None = None) -> str:
+        """A table, and its files: `texts`, or those it makes itself."""
+        self.tables[name] = texts or table.formats()
         links = " · ".join(
             f'<a download="{name}.{kind}" href="data:text/plain;base64,{_base64(text)}">{WORDS[kind]}</a>'
-            for kind, text in table.formats().items()
+            for kind, text in self.tables[name].items()
         )
         return f'{table.html(caption)}<p class="files">{links}</p>'
 
@@ -74,8 +75,8 @@ class Page:
                 for old in (out / folder).iterdir():
                     if OURS.match(old.name):
                         old.unlink()
-        for name, table in self.tables.items():
-            for kind, text in table.formats().items():
+        for name, texts in self.tables.items():
+            for kind, text in texts.items():
                 write_file(out / "tables" / f"{name}.{kind}", partial(_write, text=text))
         for name, picture in self.pictures.items():
             for kind in ("png", "svg"):

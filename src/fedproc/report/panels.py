@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from matplotlib.axes import Axes
 
-from fedproc.report.curves import Runs, draw_line, dress
+from fedproc.report.curves import BAND, ENOUGH, Runs, draw_line, dress
 from fedproc.report.style import Picture, legend, lines, picture, plain
 from fedproc.report.tables import Number
+from fedproc.statistics import CONFIDENCE, t_quantile
 
 
 def draw_rounds(panels: Mapping[str, Mapping[str, Runs]]) -> Picture:
@@ -19,18 +21,25 @@ def draw_rounds(panels: Mapping[str, Mapping[str, Runs]]) -> Picture:
     for panel, rows in zip(axes, panels.values(), strict=True):
         for label, runs in rows.items():
             draw_line(made, panel, label, runs, "test_accuracy", shades[label])
+    if any(len(runs) > 1 for rows in panels.values() for runs in rows.values()):
+        made.explain(f"bands: {BAND}")
     return _finished(made, axes)
 
 
 def draw_epochs(panels: Mapping[str, Mapping[str, Mapping[int, Number]]]) -> Picture:
-    """Mean and deviation over seeds of the final accuracy for each number of local epochs."""
+    """Mean and interval over seeds of the final accuracy for each number of local epochs, bars side by side."""
     made, axes = _panels(panels, "local epochs E")
     shades = lines(dict.fromkeys(label for rows in panels.values() for label in rows))
     for panel, rows in zip(axes, panels.values(), strict=True):
-        for label, points in rows.items():
+        everyone = sorted({epochs for points in rows.values() for epochs in points})
+        gap = 0.012 * (everyone[-1] - everyone[0] or 1)
+        for place, (label, points) in enumerate(rows.items()):
             known = {epochs: number for epochs, number in points.items() if number.mean is not None}
-            x, y = list(known), [number.mean or 0.0 for number in known.values()]
-            bars = [number.deviation or 0.0 for number in known.values()]
+            x = [epochs + gap * (place - (len(rows) - 1) / 2) for epochs in known]
+            y = [number.mean or 0.0 for number in known.values()]
+            halves = [half_width(number) for number in known.values()]
+            bars = [[min(half, at) for half, at in zip(halves, y, strict=True)],
+                    [min(half, 100 - at) for half, at in zip(halves, y, strict=True)]]  # fmt: skip
             panel.errorbar(
                 x, y, bars, label=plain(label), color=shades[label].colour, linestyle=shades[label].dashes,
                 marker="o", markersize=4, linewidth=1.8, capsize=3,
@@ -38,12 +47,22 @@ def draw_epochs(panels: Mapping[str, Mapping[str, Mapping[int, Number]]]) -> Pic
             texts = [f"{label}, E = {epochs}: {number.ours} %" for epochs, number in known.items()]
             if known:
                 made.points(panel, x, y, shades[label].colour, texts)
-        panel.set_xticks(sorted({epochs for points in rows.values() for epochs in points}))
+        panel.set_xticks(everyone)
+    if any(number.seeds > 1 for rows in panels.values() for points in rows.values() for number in points.values()):
+        made.explain(f"bars: {BAND}")
     return _finished(made, axes)
 
 
+def half_width(number: Number) -> float:
+    """Of the interval of the mean, or of the range of two."""
+    if number.deviation is None:
+        return 0.0
+    factor = t_quantile((1 + CONFIDENCE) / 2, number.seeds - 1) if number.seeds >= ENOUGH else 1.0
+    return factor * number.deviation / math.sqrt(number.seeds)
+
+
 def _panels(panels: Mapping[str, Any], below: str) -> tuple[Picture, list[Axes]]:
-    made = picture(max(5.5, 4.4 * len(panels)), 4.2)
+    made = picture(max(5.5, 4.4 * len(panels)) + 1.3, 4.2)
     axes = list(made.figure.subplots(1, len(panels), squeeze=False)[0])
     for panel, title in zip(axes, panels, strict=True):
         dress(panel, title, below)

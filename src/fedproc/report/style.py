@@ -21,7 +21,6 @@ from matplotlib.figure import Figure
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666", "#B8A800")
 METHODS = ("fedavg", "fedproc", "moon", "scaffold", "fedprox", "fednova", "solo", "fedavgm")  # the same in all figures
 DASHES = ("--", ":", "-.")
-FEW = 7  # lines whose legend fits into a panel
 SVG = "http://www.w3.org/2000/svg"
 SHAPES = tuple(f"{{{SVG}}}{name}" for name in ("use", "path", "rect"))
 ElementTree.register_namespace("", SVG)
@@ -52,15 +51,11 @@ def lines(labels: Iterable[str]) -> dict[str, Line]:
 
 
 def legend(made: Figure, panels: Sequence[Axes]) -> None:
-    """In the first panel where few lines leave room, beside all of them where there are many or it has not all."""
-    found = {
-        label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
-    }
-    here = panels[0].get_legend_handles_labels()[1]
-    if len(found) > FEW or len(here) < len(found):
-        made.legend(found.values(), found.keys(), frameon=False, fontsize=8, loc="outside right upper")
-    elif here:
-        panels[0].legend(frameon=False, fontsize=8, loc="lower right")
+    """Beside the panels, where it covers no line."""
+    drawn = [panel.get_legend_handles_labels() for panel in panels]
+    found = {label: handle for handles, labels in drawn for handle, label in zip(handles, labels, strict=True)}
+    if found:
+        made.legend(list(found.values()), list(found), frameon=False, fontsize=8, loc="outside right upper")
 
 
 def plain(text: str) -> str:
@@ -80,6 +75,10 @@ class Picture:
         name = f"points-{len(self.texts)}"
         panel.scatter(x, y, s=28, color=shade, alpha=0, linewidths=0, gid=name)
         self.texts[name] = texts
+
+    def explain(self, words: str) -> None:
+        """Say below the panels what bands and bars are."""
+        self.figure.supxlabel(words, fontsize=8, color="#666666")
 
     def save(self, path: Path, kind: str = "png") -> None:
         """As PNG or SVG, whatever the file's name ends in (it may be a temporary one), with no date in it."""

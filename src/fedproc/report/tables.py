@@ -110,25 +110,32 @@ class Number:
 
     @property
     def ours(self) -> str:
+        return self.told()
+
+    def told(self, digits: int | None = None) -> str:
+        """Mean and deviation, with so many digits after the point or as many as suit its size."""
         if self.mean is None:
             return "diverged" if self.diverged else "-"
-        return _spread(self.mean, self.deviation) + (f" ({self.diverged} diverged)" if self.diverged else "")
+        return _spread(self.mean, self.deviation, digits) + (f" ({self.diverged} diverged)" if self.diverged else "")
 
     @property
     def theirs(self) -> str:
         """As it was printed."""
         if self.published is None:
             return ""
-        return f"{self.published:g}" + ("" if self.published_deviation is None else f" ± {self.published_deviation:g}")
+        value = f"{self.published:g}"
+        digits = len(value.partition(".")[2])
+        return value + ("" if self.published_deviation is None else f" ± {self.published_deviation:.{digits}f}")
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Numbers by row and column, in the order they were put in."""
+    """Numbers by row and column, in the order they were put in; `digits` after the point, or what suits each."""
 
     title: str
     numbers: Mapping[tuple[str, str], Number]
     of_one_run: str = ""  # what a number is where it is not a mean over seeds
+    digits: int | None = None
 
     @property
     def rows(self) -> list[str]:
@@ -146,14 +153,21 @@ class Grid:
     def _cell(self, number: Number | None) -> Shown:
         if number is None:
             return Shown("")
-        return Shown(f"{number.ours} [{number.theirs}]" if number.theirs else number.ours, number.mean)
+        ours = number.told(self.digits)
+        ours += f" ({number.seeds})" if number.seeds and len(self._seeds) > 1 else ""
+        return Shown(f"{ours} [{number.theirs}]" if number.theirs else ours, number.mean)
+
+    @property
+    def _seeds(self) -> list[int]:
+        return sorted({number.seeds for number in self.numbers.values() if number.seeds})
 
     def note(self) -> str:
         """What stands in a cell."""
-        seeds = sorted({number.seeds for number in self.numbers.values() if number.seeds}) or [0]
-        count = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
+        seeds = self._seeds or [0]
+        over = "One seed" if seeds == [1] else f"Mean ± sample deviation over {seeds[0]} seeds"
+        if len(seeds) > 1:
+            over = "Mean ± sample deviation over seeds (how many); compare those of the same seeds alone"
         bracket = "; [published]" if any(number.theirs for number in self.numbers.values()) else ""
-        over = f"Mean ± sample deviation over {count} seeds" if seeds != [1] else "One seed"
         return f"{self.of_one_run or over}{bracket}."
 
     def csv(self) -> str:
@@ -164,12 +178,17 @@ class Grid:
             writer.writerow([row, column, *("" if v is None else v for v in asdict(number).values())])
         return text.getvalue()
 
+    def formats(self) -> dict[str, str]:
+        """As files; every number of a cell has a column of its own in the CSV."""
+        return {**self.table().formats(), "csv": self.csv()}
+
     def json(self) -> list[dict[str, Any]]:
         return [{"row": row, "column": column, **asdict(number)} for (row, column), number in self.numbers.items()]
 
 
-def _spread(mean: float, deviation: float | None) -> str:
-    digits = 1 if abs(mean) >= 10 else 2 if abs(mean) >= 1 else 3
+def _spread(mean: float, deviation: float | None, digits: int | None = None) -> str:
+    if digits is None:
+        digits = 1 if abs(mean) >= 10 else 2 if abs(mean) >= 1 else 3
     return f"{mean:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")
 
 
