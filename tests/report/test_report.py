@@ -143,6 +143,16 @@ def test_a_comparison_keeps_its_rows_whatever_they_vary(compared: Path, tmp_path
     assert group.comparison.reference == "calibrated" and "calibrate" not in group.title
 
 
+def test_rows_of_earlier_commands_stay_in_their_comparison(compared: Path, tmp_path: Path) -> None:
+    shutil.copytree(compared, tmp_path / "cmp")
+    content = json.loads((tmp_path / "cmp" / "comparison.json").read_text())
+    content["rows"].pop("fedavg")  # as after a second command that asked for fedproc alone
+    (tmp_path / "cmp" / "comparison.json").write_text(json.dumps(content))
+    (group,) = gather([tmp_path / "cmp"]).groups
+    assert [row.label for row in group.comparison.rows] == ["fedproc", "fedavg"]
+    assert group.comparison.reference == "fedavg"
+
+
 def test_two_comparisons_of_one_setting_are_not_mixed(compared: Path, tmp_path: Path) -> None:
     shutil.copytree(compared, tmp_path / "a")
     shutil.copytree(compared, tmp_path / "b")

@@ -118,8 +118,9 @@ def _groups(
     left = dict(homes)
     for folder, content in compared.items():
         rows = content.get("rows")
-        rows = rows if isinstance(rows, dict) else {}
-        mine = {label: [left.pop(home) for home in list(left) if home.parent == folder / label] for label in rows}
+        others = sorted({home.parent.name for home in left if home.parent.parent == folder})  # of earlier commands
+        labels = dict.fromkeys([*(rows if isinstance(rows, dict) else {}), *others])
+        mine = {label: [left.pop(home) for home in list(left) if home.parent == folder / label] for label in labels}
         if any(mine.values()):
             found.append((folder.name, {label: runs for label, runs in mine.items() if runs}))
     settings: dict[str, list[Kept]] = {}
