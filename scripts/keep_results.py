@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedproc.comparison import Comparison, Row, summary
+from fedproc.comparison import Comparison, Row, summary, usual_reference
 from fedproc.methods import METHODS
 from fedproc.runs.atomic import write_json
 from fedproc.runs.kept import read_run
@@ -39,15 +39,10 @@ def compared(folder: Path) -> dict[str, Any]:
     """What the runs FOLDER/<label>/seed-<n> come to, methods in their usual order, variants after them."""
     labels = sorted({config.parent.parent.name for config in folder.glob("*/*/config.json")})
     order = [*(label for label in METHODS if label in labels), *(label for label in labels if label not in METHODS)]
-    rows = []
-    for label in order:
-        found = [run for config in (folder / label).glob("*/config.json") if (run := read_run(config.parent))]
-        runs = sorted(found, key=lambda run: run.seed)
-        fine = [run for run in runs if run.status == "finished"]
-        rows.append(Row(label, fine, [run.seed for run in runs if run not in fine]))
+    kept = {label: [read_run(config.parent) for config in (folder / label).glob("*/config.json")] for label in order}
+    rows = [Row.of(label, [run for run in runs if run is not None]) for label, runs in kept.items()]
     seeds = sorted({run.seed for row in rows for run in row.runs})
-    reference = "fedavg" if "fedavg" in order else order[0]
-    return summary(Comparison(rows, folder, reference), seeds)
+    return summary(Comparison(rows, folder, usual_reference(order)), seeds)
 
 
 def main() -> None:

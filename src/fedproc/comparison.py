@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -41,6 +41,13 @@ class Row:
     label: str
     runs: Sequence[Seeded]
     diverged: list[int]
+
+    @classmethod
+    def of(cls, label: str, over: Iterable[Seeded]) -> Row:
+        """Of runs that are over, in any order."""
+        ordered = sorted(over, key=lambda run: run.seed)
+        fine = [run for run in ordered if run.result["status"] == "finished"]
+        return cls(label, fine, [run.seed for run in ordered if run not in fine])
 
     def by_seed(self, name: str) -> dict[int, float]:
         """A number of result.json for each seed that finished."""
@@ -110,7 +117,7 @@ def compare(
     if len(set(seeds)) != len(seeds):
         raise InputError(f"--seeds {' '.join(map(str, seeds))}: expected each seed once")
     if reference is None:
-        reference = "fedavg" if "fedavg" in overrides else next(iter(overrides))
+        reference = usual_reference(list(overrides))
     elif reference not in overrides:
         raise InputError(f"--reference {reference}: expected one of {', '.join(overrides)}")
     folder = Path(out) if out is not None else None
@@ -125,11 +132,7 @@ def compare(
     lock = Lock(folder) if folder else None
     try:
         runs = {run.label: run for run in run_all(experiments, fresh=fresh, watcher=watcher)}
-        rows = []
-        for label in overrides:
-            mine = {seed: runs[f"{label}/seed-{seed}"] for seed in seeds}
-            diverged = [seed for seed, run in mine.items() if run.result["status"] == "diverged"]
-            rows.append(Row(label, [run for seed, run in mine.items() if seed not in diverged], diverged))
+        rows = [Row.of(label, [runs[f"{label}/seed-{seed}"] for seed in seeds]) for label in overrides]
         comparison = Comparison(rows, folder, reference)
         if folder is not None:
             from fedproc.report.curves import draw_curves  # matplotlib takes a while to import
@@ -140,6 +143,11 @@ def compare(
     finally:
         if lock is not None:
             lock.release()
+
+
+def usual_reference(labels: Sequence[str]) -> str:
+    """FedAvg where it takes part, else the first."""
+    return "fedavg" if "fedavg" in labels else labels[0]
 
 
 def merged(base: Given, over: Given) -> Given:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -76,6 +77,11 @@ def _paired(values: Mapping[int, float], base: Mapping[int, float]) -> Paired | 
     p = float(2 * special.stdtr(count - 1, -abs(mean) / error))
     detectable = float(special.nctdtrinc(count - 1, 1 - POWER, bound)) * error
     return Paired(seeds, mean, mean - bound * error, mean + bound * error, p, p, detectable)
+
+
+def half_interval(deviation: Any, count: int) -> Any:
+    """Half the 95 % interval of a mean over `count`, of one sample deviation or an array of them."""
+    return t_quantile((1 + CONFIDENCE) / 2, count - 1) * deviation / math.sqrt(count)
 
 
 def t_quantile(share: float, freedom: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedproc.lanes.batches import clean_plan, clean_rows
+from fedproc.lanes.batches import clean_rows
 
 
 @pytest.mark.parametrize("width", [4, 5, 100])
@@ -20,11 +20,3 @@ def test_rows_of_a_clean_pass_hold_every_sample_once_and_in_order(width: int) ->
         assert plan.mask[some].any(dim=1).all(), "a row of nobody"
         first += rows
     assert first == len(plan.index)
-
-
-def test_one_share_in_rows_is_its_clean_plan() -> None:
-    share = torch.arange(20, 33)
-    rows, each = clean_rows([share], 4)
-    plan = clean_plan(share, 4)
-    assert each == [4] and plan.mask is not None and rows.mask is not None
-    assert torch.equal(rows.mask, plan.mask) and torch.equal(rows.index[rows.mask], plan.index[plan.mask])

@@ -50,21 +50,12 @@ def training_plan(job: Job, epochs: range) -> Plan:
     return Plan(share[positions], None, draws)
 
 
-def clean_plan(index: Tensor, chunk: int) -> Plan:
-    """Every sample once, in order, unmoved; the last chunk is padded."""
-    steps = -(-len(index) // chunk)
-    size = min(chunk, len(index))
-    padded = torch.cat([index, index[:1].expand(steps * size - len(index))]).view(steps, size)
-    mask = (torch.arange(steps * size, device=index.device) < len(index)).view(steps, size)
-    return Plan(padded, mask, {})
-
-
 def prototype_plan(job: Job, clean: bool) -> Plan:
     """The samples that class means are taken over; a pass that is not clean is one more training epoch's batches."""
     share = job.setting.shares[job.task.client]
     if not clean:
         return one_more_epoch(job)
-    return clean_plan(share, CHUNK if share.device.type == "cpu" else GPU_CHUNK)
+    return clean_rows([share], CHUNK if share.device.type == "cpu" else GPU_CHUNK)[0]
 
 
 def one_more_epoch(job: Job) -> Plan:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from fedproc.report.style import Line, Picture, legend, lines, picture, plain
-from fedproc.statistics import CONFIDENCE, t_quantile
+from fedproc.statistics import half_interval
 
 Runs = Sequence[Sequence[Mapping[str, Any]]]
 PANELS = (
@@ -84,5 +84,5 @@ def band(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.
     count = len(values)
     if count < ENOUGH:
         return values.min(axis=0), values.max(axis=0)
-    half = t_quantile((1 + CONFIDENCE) / 2, count - 1) * values.std(axis=0, ddof=1) / np.sqrt(count)
+    half = half_interval(values.std(axis=0, ddof=1), count)
     return (values.mean(axis=0) - half).clip(min=0), (values.mean(axis=0) + half).clip(max=100)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedproc.comparison import Comparison, Row
+from fedproc.comparison import Comparison, Row, usual_reference
 from fedproc.errors import InputError
 from fedproc.experiment import FREE
 from fedproc.methods import METHODS
@@ -191,15 +191,13 @@ def _group(title: str, rows: Labelled, reference: str | None) -> Group:
     made: list[Row] = []
     under_way: Labelled = {}
     for label, runs in rows.items():
-        ordered = sorted(runs, key=lambda run: run.seed)
-        over = [run for run in ordered if run.result]
-        fine = [run for run in over if run.status == "finished"]
+        over = [run for run in runs if run.result]
         if over:
-            made.append(Row(label, fine, [run.seed for run in over if run.status != "finished"]))
-        if len(over) < len(ordered):
-            under_way[label] = [run for run in ordered if not run.result]
+            made.append(Row.of(label, over))
+        if len(over) < len(runs):
+            under_way[label] = sorted((run for run in runs if not run.result), key=lambda run: run.seed)
     labels = [row.label for row in made if row.runs]
-    against = next((label for label in (reference, "fedavg", *labels) if label in labels), "")
+    against = reference if reference in labels else usual_reference(labels) if labels else ""
     table = published_by_setting()
     keys = {label: setting_of(runs[0].config, int(runs[0].config["rounds"])) for label, runs in rows.items()}
     published = {label: table[key] for label, key in keys.items() if key in table}

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from fedproc.report.curves import BAND, ENOUGH, Runs, draw_line, dress
 from fedproc.report.style import Picture, legend, lines, picture, plain
 from fedproc.report.tables import Number
-from fedproc.statistics import CONFIDENCE, t_quantile
+from fedproc.statistics import half_interval
 
 
 def draw_rounds(panels: Mapping[str, Mapping[str, Runs]]) -> Picture:
@@ -44,7 +44,7 @@ def draw_epochs(panels: Mapping[str, Mapping[str, Mapping[int, Number]]]) -> Pic
                 x, y, bars, label=plain(label), color=shades[label].colour, linestyle=shades[label].dashes,
                 marker="o", markersize=4, linewidth=1.8, capsize=3,
             )  # fmt: skip
-            texts = [f"{label}, E = {epochs}: {number.ours} %" for epochs, number in known.items()]
+            texts = [f"{label}, E = {epochs}: {number.told(1)} %" for epochs, number in known.items()]
             if known:
                 made.points(panel, x, y, shades[label].colour, texts)
         panel.set_xticks(everyone)
@@ -57,8 +57,9 @@ def half_width(number: Number) -> float:
     """Of the interval of the mean, or of the range of two."""
     if number.deviation is None:
         return 0.0
-    factor = t_quantile((1 + CONFIDENCE) / 2, number.seeds - 1) if number.seeds >= ENOUGH else 1.0
-    return factor * number.deviation / math.sqrt(number.seeds)
+    if number.seeds < ENOUGH:
+        return number.deviation / math.sqrt(number.seeds)
+    return float(half_interval(number.deviation, number.seeds))
 
 
 def _panels(panels: Mapping[str, Any], below: str) -> tuple[Picture, list[Axes]]:

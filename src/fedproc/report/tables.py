@@ -108,10 +108,6 @@ class Number:
     published: float | None = None
     published_deviation: float | None = None
 
-    @property
-    def ours(self) -> str:
-        return self.told()
-
     def told(self, digits: int | None = None) -> str:
         """Mean and deviation, with so many digits after the point or as many as suit its size."""
         if self.mean is None:

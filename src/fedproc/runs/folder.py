@@ -15,7 +15,8 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from fedproc.errors import InputError, RunError
 from fedproc.experiment import FREE, IMPLIED, flag
 from fedproc.runs import checkpoint
 from fedproc.runs.atomic import TEMPORARY, naming, sweep, write_file, write_json
-from fedproc.runs.result import complaint, without_evaluation
+from fedproc.runs.kept import OURS, read_lines, read_object, read_result
+from fedproc.runs.result import without_evaluation
 
 FILES = (
     "config.json",
@@ -93,7 +95,7 @@ class RunFolder:
             if self._file("metrics.jsonl").exists():
                 raise
             return False
-        return {"method", "fingerprint", "data_seed"} <= set(config)
+        return set(config) >= OURS
 
     def prepare(self, fresh: bool) -> None:
         """Sweep what a killed process left half-written, and everything if the run is to start over."""
@@ -154,20 +156,16 @@ class RunFolder:
         self._file("result.json").unlink(missing_ok=True)
 
     def _read(self, name: str) -> Record | None:
-        path = self._file(name)
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path}: cannot be read ({error}); {self._way_out}") from error
-        if not isinstance(found, dict):
-            raise InputError(f"{path}: expected a JSON object; {self._way_out}")
-        return found
+        with self._way_out():
+            return read_object(self._file(name))
 
-    @property
-    def _way_out(self) -> str:
-        return f"remove {self.path} to have this run made again"
+    @contextmanager
+    def _way_out(self) -> Iterator[None]:
+        """Say beside what is wrong with a file what to do."""
+        try:
+            yield
+        except InputError as error:
+            raise InputError(f"{error}; remove {self.path} to have this run made again") from error
 
     def environment(self) -> Record | None:
         return self._read("environment.json")
@@ -185,10 +183,8 @@ class RunFolder:
         write_file(self._file("partition.json"), lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
     def result(self) -> Record | None:
-        found = self._read("result.json")
-        if found is not None and (wrong := complaint(found, self.metrics())) is not None:
-            raise InputError(f"{self._file('result.json')}: {wrong}; {self._way_out}")
-        return found
+        with self._way_out():
+            return read_result(self.path, self.metrics())
 
     def write_result(self, result: Record) -> None:
         write_json(self._file("result.json"), result)
@@ -203,14 +199,8 @@ class RunFolder:
 
     def _lines(self, name: str) -> list[Record]:
         """The records of all whole lines; a line cut off by a kill is not one."""
-        path = self._file(name)
-        if not path.exists():
-            return []
-        lines = path.read_text(encoding="utf-8").split("\n")
-        try:
-            return [json.loads(line) for line in lines[:-1]]
-        except ValueError as error:
-            raise InputError(f"{path}: a line is not JSON ({error}); {self._way_out}") from error
+        with self._way_out():
+            return read_lines(self._file(name))
 
     def append_metrics(self, record: Record, confusion: Record | None) -> None:
         if confusion is not None:
@@ -240,7 +230,8 @@ class RunFolder:
         found = checkpoint.load_newest(self._file("checkpoint"))
         done = int(found[1]["round"]) if found else 0
         if self._cut("metrics.jsonl", done) != done:
-            raise InputError(f"{self._file('metrics.jsonl')}: fewer than the {done} rounds done; {self._way_out}")
+            with self._way_out():
+                raise InputError(f"{self._file('metrics.jsonl')}: fewer than the {done} rounds done")
         self._cut("confusion.jsonl", done)
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -78,10 +79,16 @@ def read_run(folder: Path) -> Kept | None:
         return None
     if NEEDED - set(config):
         raise InputError(f"{folder / 'config.json'}: {', '.join(sorted(NEEDED - set(config)))} missing")
-    metrics, result = read_lines(folder / "metrics.jsonl"), read_object(folder / "result.json")
+    metrics = read_lines(folder / "metrics.jsonl")
+    return Kept(folder, config, metrics, read_result(folder, metrics) or {})
+
+
+def read_result(folder: Path, metrics: Sequence[Record]) -> Record | None:
+    """What a run that is over came to, if it is the end of these metrics."""
+    result = read_object(folder / "result.json")
     if result is not None and (wrong := complaint(result, metrics)) is not None:
         raise InputError(f"{folder / 'result.json'}: {wrong}")
-    return Kept(folder, config, metrics, result or {})
+    return result
 
 
 def read_object(path: Path) -> Record | None:
