@@ -271,8 +271,10 @@ def test_pooled_and_streamed_lanes_agree_on_a_gpu(train: Train) -> None:
     ):
         assert distance(one, other) < 1e-5
     images = toy_images(absent=2)
-    given |= {"network": "resnet18", "width": 8, "epochs": 1, "dtype": "float64"}
-    assert distance(train(images, "serial", 1, **given), train(images, "streamed", 3, **given)) < 1e-9
+    given |= {"network": "resnet18", "width": 8, "epochs": 1, "dtype": "float64", "calibrate": 0.5}
+    serial = train(images, "serial", 1, **given)
+    for _ in range(5):  # lanes that got into each other's way would not do so every time
+        assert distance(serial, train(images, "streamed", 3, **given)) < 1e-9
 
 
 @pytest.mark.gpu

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -78,18 +78,29 @@ def activations(dtype: torch.dtype) -> torch.dtype:
 
 
 def side_by_side(one: Callable[[], A], other: Callable[[], B]) -> tuple[A, B]:
-    """What two functions give that do not need each other: a step that is being captured does both at once, and so does
-    its backward pass.
-    """
-    if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
-        return one(), other()
-    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
-    side.wait_stream(main)
-    with torch.cuda.stream(side):
-        first = one()
-    second = other()
-    main.wait_stream(side)
+    """`at_once` of two functions that give different things."""
+    functions: list[Callable[[], Any]] = [one, other]
+    first, second = at_once(functions)
     return first, second
+
+
+def at_once(functions: Sequence[Callable[[], A]]) -> list[A]:
+    """What functions give that do not need each other: a step that is being captured does them at once, and so does its
+    backward pass. What they read must live until all are done: memory that is given back before is taken again.
+    """
+    *others, last = functions
+    if not (others and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+        return [function() for function in functions]
+    main, sides = torch.cuda.current_stream(), [torch.cuda.Stream() for _ in others]
+    found = []
+    for side, function in zip(sides, others, strict=True):
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            found.append(function())
+    found.append(last())
+    for side in sides:
+        main.wait_stream(side)
+    return found
 
 
 def ceil_div(a: int, b: int) -> int:

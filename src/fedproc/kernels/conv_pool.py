@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedproc.kernels import activations, arithmetic, ceil_div, join_lanes, power_of_two
+from fedproc.kernels import activations, arithmetic, ceil_div, join_lanes, power_of_two, side_by_side
 
 PROGRAMS = 264  # that sum up weight gradients: two for each processor of an H200
 
@@ -284,8 +284,13 @@ class ConvReluPool(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor, _: None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, w, won = ctx.saved_tensors
         x, w, g = x.contiguous(), _packed(w), g.contiguous()
-        dw, db = weight_gradient(x, w, g, won) if ctx.needs_input_grad[1] or ctx.needs_input_grad[2] else (None, None)
-        return (input_gradient(x, w, g, won) if ctx.needs_input_grad[0] else None), dw, db
+        to_x, *to_w = ctx.needs_input_grad
+        if not to_x:
+            return None, *(weight_gradient(x, w, g, won) if any(to_w) else (None, None))
+        (dw, db), dx = side_by_side(
+            lambda: weight_gradient(x, w, g, won) if any(to_w) else (None, None), lambda: input_gradient(x, w, g, won)
+        )
+        return dx, dw, db
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, w: Tensor, bias: Tensor) -> Any:

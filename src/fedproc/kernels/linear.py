@@ -12,16 +12,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedproc.kernels import activations, arithmetic, ceil_div, join_lanes
+from fedproc.kernels import activations, arithmetic, ceil_div, join_lanes, side_by_side
 from fedproc.kernels.conv_pool import _packed, _product
 
 
 @triton.jit(do_not_specialize=["M"])
 def _forward(
     x, w, bias, y, x_lane, w_lane, bias_lane, M, N, K,
-    RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    AN: tl.constexpr, AK: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     SHORT: tl.constexpr, PRODUCT: tl.constexpr,
 ):  # fmt: skip
+    N *= AN  # said as products, so that loads of neighbours can be joined
+    K *= AK
     lane = tl.program_id(2).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     n = tl.program_id(1) * BN + tl.arange(0, BN)
@@ -40,9 +42,11 @@ def _forward(
 @triton.jit(do_not_specialize=["M"])
 def _input_gradient(
     g, y, w, dx, w_lane, M, N, K,
-    RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    AN: tl.constexpr, AK: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     SHORT: tl.constexpr, PRODUCT: tl.constexpr,
 ):  # fmt: skip
+    N *= AN  # said as products, so that loads of neighbours can be joined
+    K *= AK
     lane = tl.program_id(2).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
     k = tl.program_id(1) * BK + tl.arange(0, BK)
@@ -62,9 +66,11 @@ def _input_gradient(
 @triton.jit(do_not_specialize=["M"])
 def _weight_gradient(
     g, y, x, dw, db, x_lane, M, N, K,
-    RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    AN: tl.constexpr, AK: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     SHORT: tl.constexpr, PRODUCT: tl.constexpr,
 ):  # fmt: skip
+    N *= AN  # said as products, so that loads of neighbours can be joined
+    K *= AK
     lane = tl.program_id(2).to(tl.int64)
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     k = tl.program_id(1) * BK + tl.arange(0, BK)
@@ -85,13 +91,19 @@ def _weight_gradient(
         tl.store(db + lane * N + n, bias, n < N)
 
 
+def _sizes(out: int, features: int) -> tuple[int, int, int, int]:
+    """N and K without a factor of 4 or 2 that they have, and the factors."""
+    by_n, by_k = (4 if size % 4 == 0 else 2 if size % 2 == 0 else 1 for size in (out, features))
+    return out // by_n, features // by_k, by_n, by_k
+
+
 def forward(x: Tensor, w: Tensor, bias: Tensor, relu: bool, hidden: bool, tile: tuple[int, int] = (32, 32)) -> Tensor:
     lanes, rows, features = x.shape
     out = w.shape[1]
     y = torch.empty(lanes, rows, out, dtype=activations(w.dtype) if hidden else w.dtype, device=x.device)
     bm, bn = tile
     _forward[(ceil_div(rows, bm), ceil_div(out, bn), lanes)](
-        x, w, bias, y, x.stride(0), w.stride(0), bias.stride(0), rows, out, features,
+        x, w, bias, y, x.stride(0), w.stride(0), bias.stride(0), rows, *_sizes(out, features),
         RELU=relu, BM=bm, BN=bn, BK=64, num_warps=4, num_stages=1, **arithmetic(),
     )  # fmt: skip
     return y
@@ -103,7 +115,7 @@ def input_gradient(g: Tensor, y: Tensor, x: Tensor, w: Tensor, relu: bool, tile:
     dx = torch.empty(lanes, rows, features, dtype=x.dtype, device=x.device)
     bm, bk = tile
     _input_gradient[(ceil_div(rows, bm), ceil_div(features, bk), lanes)](
-        g, y, w, dx, w.stride(0), rows, out, features,
+        g, y, w, dx, w.stride(0), rows, *_sizes(out, features),
         RELU=relu, BM=bm, BN=64, BK=bk, num_warps=4, num_stages=1, **arithmetic(),
     )  # fmt: skip
     return dx
@@ -118,7 +130,7 @@ def weight_gradient(
     db = torch.empty(lanes, out, dtype=w.dtype, device=x.device)
     bn, bk = tile
     _weight_gradient[(ceil_div(out, bn), ceil_div(features, bk), lanes)](
-        g, y, x, dw, db, x.stride(0), rows, out, features,
+        g, y, x, dw, db, x.stride(0), rows, *_sizes(out, features),
         RELU=relu, BM=64, BN=bn, BK=bk, num_warps=4, num_stages=1, **arithmetic(),
     )  # fmt: skip
     return dw, db
@@ -140,10 +152,12 @@ class Linear(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
         x, w, y = ctx.saved_tensors
         x, w, g, relu = _packed(x), _packed(w), g.contiguous(), ctx.relu
-        dw, db = (
-            weight_gradient(g, y, x, w, relu) if ctx.needs_input_grad[1] or ctx.needs_input_grad[2] else (None, None)
+        to_x, *to_w = ctx.needs_input_grad[:3]
+        (dw, db), dx = side_by_side(
+            lambda: weight_gradient(g, y, x, w, relu) if any(to_w) else (None, None),
+            lambda: input_gradient(g, y, x, w, relu) if to_x else None,
         )
-        return (input_gradient(g, y, x, w, relu) if ctx.needs_input_grad[0] else None), dw, db, None, None
+        return dx, dw, db, None, None
 
     @staticmethod
     def vmap(

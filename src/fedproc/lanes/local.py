@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -84,8 +85,9 @@ class Stepper:
         net, active = self._net, step.active
         buffers = None if active is None else net.weights.buffers.clone()
         counters = None if active is None else net.weights.counters.clone()
-        z, logits = net.forward(step.images, step.mask)
-        found = [self._loss(section, step, z, logits) for section in self._sections]
+        outputs = self._shares(*net.forward(step.images, step.mask))
+        losses = [partial(self._loss, s, step, *own) for s, own in zip(self._sections, outputs, strict=True)]
+        found = kernels.at_once(losses)
         alone = len(found) == 1
         total = found[0][0] if alone else torch.cat([each for each, _ in found])
         with torch.no_grad():
@@ -116,10 +118,17 @@ class Stepper:
                 if now.numel():
                     now.copy_(torch.where(working, now, before))
 
+    def _shares(self, z: Tensor, logits: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """What each section has of the outputs, cut so that one operation puts their gradients together again."""
+        if len(self._sections) == 1:
+            return [(z, logits)]
+        lanes = [section.at.stop - section.at.start for section in self._sections]
+        return list(zip(z.split_with_sizes(lanes), logits.split_with_sizes(lanes), strict=True))
+
     def _loss(self, section: Section, step: Step, z: Tensor, logits: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         at, net = section.at, self._net
         mask = None if step.mask is None else step.mask[at]
-        batch = Batch(z[at], logits[at], step.labels[at], mask, lambda weights: net.embed(weights, step.images[at]))
+        batch = Batch(z, logits, step.labels[at], mask, lambda weights: net.embed(weights, step.images[at]))
         return section.job.setting.method.loss(batch, section.local)
 
     def clear(self, lane: Any, section: int, place: Any) -> None:

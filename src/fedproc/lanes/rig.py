@@ -91,20 +91,21 @@ class Rig:
         at += 1
 
     def _capture(self) -> torch.cuda.CUDAGraph:
-        """Nobody is in the lanes yet, so what the steps of the warm-up change does not matter."""
+        """Nobody is in the lanes yet, so what the steps of the warm-up change does not matter.
+
+        The stream is the rig's own: cuBLAS keeps a workspace for each, and rigs are replayed at the same time.
+        """
+        own = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        graph = torch.cuda.CUDAGraph()
         short = torch.backends.cudnn.allow_tf32
-        with torch.backends.cudnn.flags(
-            enabled=True, benchmark=True, allow_tf32=short
-        ):  # grouped kernels are chosen here
-            side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=short):  # chooses grouped kernels here
+            own.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(own):
                 for _ in range(WARM_UP):
                     self._step()
                     self._cursor.zero_()
-            torch.cuda.current_stream().wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            torch.cuda.current_stream().wait_stream(own)
+            with torch.cuda.graph(graph, stream=own):
                 self._step()
         return graph
 

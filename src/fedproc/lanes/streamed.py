@@ -79,6 +79,8 @@ class StreamedExecutor:
         rigs = self._rigs.get(key, [])
         if len(rigs) < len(queues) or rigs[0].capacity < needed:
             rigs = self._rigs[key] = [Rig([(jobs[0], 1)], setting.batch_size, 2 * needed, plain=True) for _ in queues]
+        for job in jobs:
+            job.setting.log_shares(job.task.client)  # counted here, on the stream that all lanes wait for
         done: dict[int, tuple[Local, Tensor]] = {}
         for lane, queue in enumerate(queues):
             with self._stream(lane, setting.device):
