@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -87,6 +88,22 @@ def test_several_seeds_give_paired_differences_to_fedproc(tmp_path: Path, capsys
     assert "Holm within a column" in page and (tmp_path / "page/tables/tiny-alpha-differences.csv").exists()
     assert execute([*words, "--seeds", "0"]) == 0
     assert not list(folder.glob("differences.*"))
+
+
+def test_local_epochs_are_compared_on_the_same_seeds_and_what_nobody_has_is_left_out(tmp_path: Path) -> None:
+    asked = Request(EXHIBITS["epochs"], SCALES["tiny"], (0, 1), tmp_path, {"device": "cpu"}, {})
+    whole = reproduce(asked).grid.numbers
+    assert {number.seeds for number in whole.values()} == {2}
+    cells = asked.exhibit.cells(asked.scale)
+    homes = {(cell.row, cell.column): list(asked.experiments(cell)) for cell in cells}
+    first, *_, other = whole
+    for gone in (homes[first][1], *homes[other]):
+        shutil.rmtree(gone)
+    found = reproduce(asked, Forbidden(), only_done=True).grid.numbers
+    assert set(found) == set(whole) - {other}
+    for place, number in found.items():
+        result = json.loads((homes[place][0] / "result.json").read_text())
+        assert (number.seeds, number.mean) == (1, pytest.approx(100 * result["final_accuracy"]))
 
 
 def test_what_is_done_is_skipped_and_shared(made: Path) -> None:

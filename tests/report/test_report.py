@@ -157,7 +157,7 @@ def test_two_comparisons_of_one_setting_are_not_mixed(compared: Path, tmp_path: 
     shutil.copytree(compared, tmp_path / "a")
     shutil.copytree(compared, tmp_path / "b")
     groups = gather([tmp_path]).groups
-    assert [group.title[-4:] for group in groups] == [" (a)", " (b)"]
+    assert [group.title[:3] for group in groups] == ["a: ", "b: "]
     assert [[len(row.runs) for row in group.comparison.rows] for group in groups] == [[2, 2], [2, 2]]
 
 
@@ -241,6 +241,27 @@ def test_settings_stand_apart(compared: Path, tmp_path: Path) -> None:
         path.write_text(json.dumps({**json.loads(path.read_text()), "batch_size": 7}))
     groups = gather([tmp_path]).groups
     assert [group.title.rsplit(", ", 1)[1] for group in groups] == ["batch size 128", "batch size 7"]
+
+
+def test_titles_say_what_is_not_the_default(compared: Path, tmp_path: Path) -> None:
+    for name, value in (("plain", 0.0), ("calibrated", 1.0)):
+        shutil.copytree(compared, tmp_path / name / "runs")
+        for path in (tmp_path / name).rglob("config.json"):
+            path.write_text(json.dumps({**json.loads(path.read_text()), "calibrate": value}))
+    calibrated, plain = (group.title for group in gather([tmp_path]).groups)
+    assert plain.startswith("plain: ") and "calibrate" not in plain
+    assert calibrated == plain.replace("plain", "calibrated") + ", calibrate 1.0"
+
+
+def test_a_curve_that_ends_early_is_told(compared: Path, tmp_path: Path) -> None:
+    shutil.copytree(compared, tmp_path / "cmp")
+    for path in (tmp_path / "cmp" / "fedavg").rglob("metrics.jsonl"):
+        path.write_text(path.read_text().splitlines()[0] + "\n")
+        result = path.parent / "result.json"
+        result.write_text(json.dumps({**json.loads(result.read_text()), "rounds": 1}))
+    text = write_report([tmp_path / "cmp"], tmp_path / "report").read_text(encoding="utf-8")
+    assert "Ended earlier: fedavg after round 1." in text
+    assert "Ended earlier" not in write_report([compared], tmp_path / "whole").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("made", "words"), [(False, "no such folder"), (True, "no run folder")])

@@ -106,6 +106,11 @@ class Cell:
     given: Given
     published: Published | None = None
 
+    @property
+    def panel(self) -> str:
+        """The column without its number of local epochs: what is drawn together."""
+        return self.column.partition("|")[0]
+
 
 @dataclass(frozen=True)
 class Exhibit:

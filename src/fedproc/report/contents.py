@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -31,7 +31,7 @@ POOLED = (
     "These runs shared stacked lanes: seconds are shared out by steps and say nothing of what a method costs; "
     "`fedproc paper time` runs each alone."
 )
-MOST_OPEN = 3  # settings of which everything is shown at once
+MOST_OPEN = 3  # settings of which everything is shown at once, of more what matters most
 
 
 def write_report(folders: Sequence[Path], out: Path, reference: str | None = None) -> Path:
@@ -103,12 +103,19 @@ def _section(page: Page, name: str, group: Group, folded: bool) -> None:
     if drawn:
         parts += [
             "<h3>Learning curves</h3>",
-            page.figure(f"{name}-curves", draw_curves(drawn), "Learning curves"),
+            page.figure(f"{name}-curves", draw_curves(drawn), "Learning curves", _ends(drawn)),
         ]
-    parts += [*_classes(page, name, group), *_partition(page, name, group), *_time(page, name, group)]
-    if folded:
-        parts = ["<details><summary>show</summary>", *parts, "</details>"]
-    page.section(name, group.title, *parts)
+    more = [*_classes(page, name, group), *_partition(page, name, group), *_time(page, name, group)]
+    if folded and more:
+        more = ["<details><summary>classes, partition, time</summary>", *more, "</details>"]
+    page.section(name, group.title, *parts, *more)
+
+
+def _ends(rows: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> str:
+    """Which curves are shorter than the longest."""
+    last = {label: max((r["round"] for run in runs for r in run), default=0) for label, runs in rows.items()}
+    early = [f"{label} after round {end}" for label, end in last.items() if end < max(last.values())]
+    return f"Ended earlier: {', '.join(early)}." if early else ""
 
 
 def _first(group: Group, fits: Callable[[Kept], bool] = lambda run: True) -> dict[str, Kept]:

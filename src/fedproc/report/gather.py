@@ -10,7 +10,7 @@ from typing import Any
 
 from fedproc.comparison import Comparison, Row, usual_reference
 from fedproc.errors import InputError
-from fedproc.experiment import FREE
+from fedproc.experiment import FREE, Experiment
 from fedproc.methods import METHODS
 from fedproc.paper.exhibits import EXHIBITS, SCALES
 from fedproc.paper.published import Published
@@ -122,7 +122,7 @@ def _groups(
         labels = dict.fromkeys([*(rows if isinstance(rows, dict) else {}), *others])
         mine = {label: [left.pop(home) for home in list(left) if home.parent == folder / label] for label in labels}
         if any(mine.values()):
-            found.append((folder.name, {label: runs for label, runs in mine.items() if runs}))
+            found.append((_name(folder), {label: runs for label, runs in mine.items() if runs}))
     settings: dict[str, list[Kept]] = {}
     copies: dict[Path, Path] = {}
     seen: dict[str, Path] = {}
@@ -144,11 +144,15 @@ def _groups(
         known = sorted({label for _, rows in found for label in rows})
         raise InputError(f"--reference {reference}: expected one of {', '.join(known)}")
     titles = _titles([[run for runs in rows.values() for run in runs] for _, rows in found])
-    twice = {title for title in titles if titles.count(title) > 1}
     groups = []
     for title, (name, rows) in zip(titles, found, strict=True):
-        groups.append(_group(f"{title} ({name})" if title in twice and name else title, rows, reference))
+        groups.append(_group(f"{name}: {title}" if name and len(found) > 1 else title, rows, reference))
     return groups, copies
+
+
+def _name(folder: Path) -> str:
+    """What a comparison's folder is called."""
+    return folder.parent.name if folder.name == "runs" else folder.name
 
 
 def _fields(run: Kept) -> Record:
@@ -160,14 +164,20 @@ def _key(run: Kept, rounds: bool) -> str:
 
 
 def _titles(groups: Sequence[Sequence[Kept]]) -> list[str]:
-    """What each setting is, and in what else it differs from the others; a comparison may have varied some of it."""
+    """What each setting is, and what else is not the default in it but is in others; a comparison may have varied some
+    of it.
+    """
     common = []
     for runs in groups:
         first, *others = [_fields(run) for run in runs if not _mergeless(run)] or [_fields(runs[0])]
         common.append({n: v for n, v in first.items() if all(f.get(n) == v for f in others)})
     names = {n for f in common for n in f if n not in TOLD}
     differing = sorted(n for n in names if len({json.dumps(f.get(n)) for f in common if n in f}) > 1)
-    return [", ".join([*_words(f), *(f"{n.replace('_', ' ')} {f[n]}" for n in differing if n in f)]) for f in common]
+    said = [[n for n in differing if n in f and f[n] != Experiment.model_fields[n].default] for f in common]
+    return [
+        ", ".join([*_words(f), *(f"{n.replace('_', ' ')} {f[n]}" for n in names)])
+        for f, names in zip(common, said, strict=True)
+    ]
 
 
 def _words(f: Record) -> list[str]:
