@@ -10,6 +10,7 @@ import pytest
 
 from fedproc.comparison import Row
 from fedproc.report.gather import gather
+from fedproc.statistics import Paired, compare
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 from keep_results import compared
@@ -28,6 +29,19 @@ NAMES = {
     "FedProc in two stages": "two-stage",
     "SOLO": "solo",
     "central": "central",
+}
+BEST = {"FedAvg": "fedavg-best", "FedProc": "fedproc-best", "MOON": "moon-best"}
+ABLATED = {
+    "nothing changed": "fedproc",
+    "normalised z": "normalised-z",
+    "tau 0.1": "tau-0.1",
+    "tau 0.2": "tau-0.2",
+    "tau 0.5": "tau-0.5",
+    "prototypes weighted by counts": "weighted-by-counts",
+    "first prototypes zero": "c0-zeros",
+    "first prototypes random": "c0-random",
+    "a first round of cross-entropy": "first-round-cross-entropy",
+    "calibrated logits": "calibrated",
 }
 
 
@@ -57,18 +71,28 @@ def cells(text: str, head: str) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in rows}
 
 
-@pytest.fixture(scope="module")
-def rows() -> dict[str, dict[str, str]]:
-    (group,) = gather([DOCS / "cifar10-beta0.5"]).groups
+def told(folder: str) -> dict[str, dict[str, str]]:
+    """What a folder's runs come to, row by row, as tables have it."""
+    (group,) = gather([DOCS / folder]).groups
     names = ("final_accuracy", "last10_accuracy", "final_prototype_accuracy")
     found = {}
     for row in group.comparison.rows:
         found[row.label] = {"seeds": str(len(row.runs)), **{name: spread(row, name) for name in names}}
     for label, one in group.comparison.paired("final_accuracy").items():
-        found[label]["difference"] = f"{100 * one.difference:+.2f}"
-        found[label]["interval"] = f"{100 * one.low:+.2f} to {100 * one.high:+.2f}"
-        found[label]["verdict"] = one.verdict
+        found[label] |= {**difference(one), "verdict": one.verdict}
     return found
+
+
+def difference(one: Paired) -> dict[str, str]:
+    return {
+        "difference": f"{100 * one.difference:+.2f}",
+        "interval": f"{100 * one.low:+.2f} to {100 * one.high:+.2f}",
+    }
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, dict[str, str]]:
+    return told("cifar10-beta0.5")
 
 
 def spread(row: Row, name: str) -> str:
@@ -82,6 +106,41 @@ def test_the_results_table(rows: dict[str, dict[str, str]], shown: str) -> None:
     mine = rows[NAMES[shown]]
     assert row[2:6] == [mine[n] for n in ("seeds", "final_accuracy", "last10_accuracy", "final_prototype_accuracy")]
     assert row[6:9] == [mine.get(name, "") for name in ("difference", "interval", "verdict")]
+
+
+@pytest.mark.parametrize(
+    ("head", "folder", "names"), [("| best of |", "best", BEST), ("| FedProc with |", "ablation", ABLATED)]
+)
+def test_the_tables_of_variants(head: str, folder: str, names: dict[str, str]) -> None:
+    table = cells((DOCS / "README.md").read_text(encoding="utf-8"), head)
+    found = told(folder)
+    assert {names[shown] for shown in table} == set(found)
+    order = ("final_accuracy", "last10_accuracy", "final_prototype_accuracy", "difference", "interval", "verdict")
+    for shown, row in table.items():
+        assert row == [found[names[shown]].get(name, "") for name in order]
+
+
+@pytest.mark.parametrize(
+    ("head", "folders"),
+    [
+        ("| final accuracy, % | E = 1 |", ["cifar10-epochs1", "cifar10-epochs5", "cifar10-beta0.5"]),
+        ("| final accuracy, % | beta 0.1 |", ["cifar10-beta0.1", "cifar10-beta0.5", "cifar10-beta5"]),
+    ],
+)
+def test_the_tables_over_settings(head: str, folders: list[str]) -> None:
+    table = cells((DOCS / "README.md").read_text(encoding="utf-8"), head)
+    for place, folder in enumerate(folders):
+        (group,) = gather([DOCS / folder]).groups
+        runs = {row.label: [run for run in row.runs if run.seed < 5] for row in group.comparison.rows}
+        for shown in ("FedAvg", "MOON", "FedProc"):
+            mine = runs.get(NAMES[shown])
+            assert table[shown][place] == (spread(Row.of(shown, mine), "final_accuracy") if mine else "")
+        finals = {
+            label: {run.seed: run.result["final_accuracy"] for run in runs[label]} for label in ("fedavg", "fedproc")
+        }
+        expected = difference(compare({label: finals[label] for label in ("fedavg", "fedproc")}, "fedavg")["fedproc"])
+        assert table["FedProc to FedAvg, paired"][place] == expected["difference"]
+        assert table["95 % interval"][place] == expected["interval"]
 
 
 def test_the_search_table() -> None:
@@ -106,5 +165,12 @@ def test_readmes_first_table(rows: dict[str, dict[str, str]]) -> None:
             mean, deviation = (float(part) for part in rows[label][name].split(" ± "))
             shown = [float(part) for part in cell.strip("*").split(" ± ")]
             assert shown == pytest.approx([mean, deviation], abs=0.0501)
+    best = told("best")
+    for label, cell in zip(order, table["ours, the best of eight trials"], strict=True):
+        if cell:
+            mean, deviation = (float(part) for part in best[f"{label}-best"]["final_accuracy"].split(" ± "))
+            assert [float(part) for part in cell.strip("*").split(" ± ")] == pytest.approx(
+                [mean, deviation], abs=0.0501
+            )
     for line, name in (("to FedAvg on the same seeds", "difference"), ("95 % interval", "interval")):
         assert table[line] == [rows[label].get(name, "") for label in order]

@@ -94,8 +94,6 @@ def _section(page: Page, name: str, group: Group, folded: bool) -> None:
     if comparison.rows:
         table = accuracies(comparison, group.published)
         parts.append(page.table(f"{name}-accuracy", replace(table, note=POOLED if group.pooled else "")))
-        if comparison.paired(f"{comparison.prefix}final_accuracy"):
-            parts.append(page.table(f"{name}-differences", differences(comparison)))
     drawn = {label: runs for label, runs in curves(comparison).items() if runs}
     for label, runs in group.under_way.items():
         if any(run.metrics for run in runs):
@@ -105,6 +103,8 @@ def _section(page: Page, name: str, group: Group, folded: bool) -> None:
             "<h3>Learning curves</h3>",
             page.figure(f"{name}-curves", draw_curves(drawn), "Learning curves", _ends(drawn)),
         ]
+    if comparison.rows and comparison.paired(f"{comparison.prefix}final_accuracy"):
+        parts += ["<h3>Differences</h3>", page.table(f"{name}-differences", differences(comparison))]
     more = [*_classes(page, name, group), *_partition(page, name, group), *_time(page, name, group)]
     if folded and more:
         more = ["<details><summary>classes, partition, time</summary>", *more, "</details>"]
