@@ -138,7 +138,7 @@ def test_the_tables_over_settings(head: str, folders: list[str]) -> None:
         finals = {
             label: {run.seed: run.result["final_accuracy"] for run in runs[label]} for label in ("fedavg", "fedproc")
         }
-        expected = difference(compare({label: finals[label] for label in ("fedavg", "fedproc")}, "fedavg")["fedproc"])
+        expected = difference(compare(finals, "fedavg")["fedproc"])
         assert table["FedProc to FedAvg, paired"][place] == expected["difference"]
         assert table["95 % interval"][place] == expected["interval"]
 

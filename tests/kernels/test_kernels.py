@@ -88,7 +88,7 @@ def test_nan_is_not_hidden_by_pooling() -> None:
 
 
 @pytest.mark.parametrize("relu", [True, False])
-@pytest.mark.parametrize(("features", "out"), [(70, 40), (400, 120), (256, 10)])
+@pytest.mark.parametrize(("features", "out"), [(70, 40), (400, 120), (256, 10), (7, 3)])
 def test_linear(features: int, out: int, relu: bool) -> None:
     from fedproc.kernels.linear import linear
 

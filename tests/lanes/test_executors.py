@@ -180,6 +180,13 @@ def test_out_of_memory_halves_the_lanes(monkeypatch: pytest.MonkeyPatch, executo
     assert distance(ends[executor], ends["serial"]) < 1e-9
 
 
+def test_streamed_lanes_are_no_more_than_streams() -> None:
+    setting = toy_session(toy_images()).setting
+    assert choose("streamed", 32, 1, [setting], 40).lanes == 32
+    with pytest.raises(InputError, match="--lanes 33: expected at most 32 with streamed lanes"):
+        choose("streamed", 33, 1, [setting], 40)
+
+
 def test_padded_lanes_do_not_poison_a_deep_network(train: Train) -> None:
     given = {"network": "resnet18", "width": 8, "preset": "author_code", "epochs": 1, "rounds": 1, "lr": 0.01}
     images = toy_images(absent=2)

@@ -253,6 +253,15 @@ def test_titles_say_what_is_not_the_default(compared: Path, tmp_path: Path) -> N
     assert calibrated == plain.replace("plain", "calibrated") + ", calibrate 1.0"
 
 
+def test_titles_know_fields_that_follow_others_and_fields_of_other_versions(compared: Path, tmp_path: Path) -> None:
+    for name, given in (("a", {"augment": "none", "later": 1}), ("b", {"augment": "crop-flip", "later": 2})):
+        shutil.copytree(compared, tmp_path / name)
+        for path in (tmp_path / name).rglob("config.json"):
+            path.write_text(json.dumps({**json.loads(path.read_text()), **given}))
+    titles = [group.title.split("simple-cnn, ")[1] for group in gather([tmp_path]).groups]
+    assert titles == ["augment none, later 1", "augment crop-flip, later 2"]
+
+
 def test_a_curve_that_ends_early_is_told(compared: Path, tmp_path: Path) -> None:
     shutil.copytree(compared, tmp_path / "cmp")
     for path in (tmp_path / "cmp" / "fedavg").rglob("metrics.jsonl"):

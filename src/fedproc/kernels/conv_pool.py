@@ -245,11 +245,11 @@ def weight_gradient(
     )  # fmt: skip
     dw = torch.empty(lanes, *w.shape[1:], dtype=torch.float32, device=x.device)
     db = torch.empty(lanes, out, dtype=torch.float32, device=x.device)
-    at_once = power_of_two(splits, 32)
-    tall = max(16, 1024 // at_once)
+    wide = power_of_two(splits, 32)
+    tall = max(16, 1024 // wide)
     _fold[(ceil_div(w[0].numel() + out, tall), lanes)](
         partial, dw, db, chunks * bk, splits,
-        C=channels, N=out, SIDE=side, BS=at_once, BN=bn, BLOCK=tall, num_warps=4,
+        C=channels, N=out, SIDE=side, BS=wide, BN=bn, BLOCK=tall, num_warps=4,
     )  # fmt: skip
     return dw, db
 
@@ -285,10 +285,9 @@ class ConvReluPool(torch.autograd.Function):
         x, w, won = ctx.saved_tensors
         x, w, g = x.contiguous(), _packed(w), g.contiguous()
         to_x, *to_w = ctx.needs_input_grad
-        if not to_x:
-            return None, *(weight_gradient(x, w, g, won) if any(to_w) else (None, None))
         (dw, db), dx = side_by_side(
-            lambda: weight_gradient(x, w, g, won) if any(to_w) else (None, None), lambda: input_gradient(x, w, g, won)
+            lambda: weight_gradient(x, w, g, won) if any(to_w) else (None, None),
+            lambda: input_gradient(x, w, g, won) if to_x else None,
         )
         return dx, dw, db
 

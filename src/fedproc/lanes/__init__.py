@@ -34,6 +34,7 @@ __all__ = [
 
 HEAVY = 5e9  # operations of a forward batch from which one client alone keeps a GPU busy
 STREAMS = 5  # clients side by side of a network that heavy: measured, ResNet-50, H200
+MOST_STREAMS = 32  # that torch has; lanes that shared one would get into each other's way
 COPIES = 10  # of a lane's parameters that training holds: weights, start, velocity, gradients, what methods keep
 PASSES = 4  # of its layers' values: forward, backward, and what kernels lay out in between
 
@@ -95,6 +96,8 @@ def choose(kind: str, lanes: int | str, threads: int | None, settings: Sequence[
             stacked.notes.append(f"without own kernels, on torch's grouped convolutions: {reason}")
         return stacked
     if kind == "streamed":
+        if lanes != "auto" and int(lanes) > MOST_STREAMS:
+            raise InputError(f"--lanes {lanes}: expected at most {MOST_STREAMS} with streamed lanes")
         return StreamedExecutor(min(STREAMS, cohort) if lanes == "auto" else int(lanes), threads)
     if foreign and lanes not in ("auto", 1):
         raise InputError(f"--lanes {lanes}: a network of your own runs one client at a time, expected auto or 1")

@@ -9,11 +9,13 @@ Shapes: S steps, L lanes, B batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedproc import kernels
 from fedproc.lanes.batches import Plan, Step, ready_images, training_plan
 from fedproc.lanes.local import Section, Stepper, numbers
 from fedproc.lanes.serial import SerialNet
@@ -93,7 +95,8 @@ class Rig:
     def _capture(self) -> torch.cuda.CUDAGraph:
         """Nobody is in the lanes yet, so what the steps of the warm-up change does not matter.
 
-        The stream is the rig's own: cuBLAS keeps a workspace for each, and rigs are replayed at the same time.
+        The stream is the rig's own: cuBLAS keeps a workspace for each, and plain rigs are replayed at the same time.
+        They do nothing at once within a step, so that each takes one of the 32 that torch has.
         """
         own = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         graph = torch.cuda.CUDAGraph()
@@ -105,7 +108,7 @@ class Rig:
                     self._step()
                     self._cursor.zero_()
             torch.cuda.current_stream().wait_stream(own)
-            with torch.cuda.graph(graph, stream=own):
+            with kernels.in_turn() if self._plain else nullcontext(), torch.cuda.graph(graph, stream=own):
                 self._step()
         return graph
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -140,15 +141,20 @@ class SerialExecutor:
 
     def _do(self, job: Job) -> Outcome:
         task, setting = job.task, job.setting
+        here = torch.cuda.device(setting.device) if setting.device.type == "cuda" else nullcontext()
         try:
-            if not setting.spec.foreign:
-                return self._work(job)
-            with torch.random.fork_rng(devices=[setting.device] if setting.device.type == "cuda" else []):
-                at = streams.key(setting.model_seed, streams.Purpose.TORCH, task.round, task.client)
-                torch.manual_seed(streams.torch_seed(at))
-                return self._work(job)
+            with here:  # a thread begins on the first GPU, and Triton's kernels run on the thread's
+                return self._alone(job) if setting.spec.foreign else self._work(job)
         except Exception as error:
             raise RunError(f"client {task.client}, round {task.round + 1}, {task.kind}: {error}") from error
+
+    def _alone(self, job: Job) -> Outcome:
+        """A network of a person's own may draw from torch's generator: its numbers are those of the task."""
+        task, setting = job.task, job.setting
+        with torch.random.fork_rng(devices=[setting.device] if setting.device.type == "cuda" else []):
+            at = streams.key(setting.model_seed, streams.Purpose.TORCH, task.round, task.client)
+            torch.manual_seed(streams.torch_seed(at))
+            return self._work(job)
 
     def _work(self, job: Job) -> Outcome:
         task, setting = job.task, job.setting

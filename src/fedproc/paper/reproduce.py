@@ -158,7 +158,7 @@ def reproduce(request: Request, watcher: Watcher | None = None, only_done: bool 
     elif missing:
         paths = [path for _, path in missing.values() if path is not None]
         runs |= dict(zip(paths, run_all(missing, watcher=watcher), strict=True))
-    return _embedded(request, runs) if request.exhibit.measure == "tsne" else _written(request, runs, only_done)
+    return _embedded(request, runs) if request.exhibit.measure == "tsne" else _written(request, runs)
 
 
 def _embedded(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
@@ -212,14 +212,13 @@ def _texts(folder: Path, name: str, texts: Mapping[str, str]) -> list[Path]:
     return files
 
 
-def _written(request: Request, runs: Mapping[Path, Run], only_done: bool) -> Reproduction:
+def _written(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
     exhibit = request.exhibit
     cells = exhibit.cells(request.scale)
     of_cell = {id(cell): [runs[path] for path in request.experiments(cell) if path in runs] for cell in cells}
     if exhibit.measure == "epochs":
         of_cell = _same_seeds(cells, of_cell)
-    if only_done:
-        cells = [cell for cell in cells if of_cell[id(cell)] or cell.published]
+    cells = [cell for cell in cells if of_cell[id(cell)] or cell.published]
     numbers = {(cell.row, cell.column): _number(exhibit, cell, of_cell[id(cell)]) for cell in cells}
     unit = "seconds" if exhibit.measure == "seconds" else "per cent"
     grid = Grid(
@@ -243,7 +242,7 @@ def _written(request: Request, runs: Mapping[Path, Run], only_done: bool) -> Rep
                 continue
             rows = panels.setdefault(cell.panel, {})
             if exhibit.measure == "epochs":
-                rows.setdefault(cell.row, {})[int(cell.column.rpartition("|")[2])] = numbers[cell.row, cell.column]
+                rows.setdefault(cell.row, {})[cell.given["epochs"]] = numbers[cell.row, cell.column]
             else:
                 rows[cell.row] = [found.metrics for found in of_cell[id(cell)] if _fine(found)]
         drawn = (draw_epochs if exhibit.measure == "epochs" else draw_rounds)(panels)
@@ -268,11 +267,10 @@ def _same_seeds(cells: Sequence[Cell], of_cell: Mapping[int, list[Run]]) -> dict
         if runs := of_cell[id(cell)]:
             seeds = {found.seed for found in runs}
             shared[cell.panel] = shared.get(cell.panel, seeds) & seeds
-    alike = {panel: seeds for panel, seeds in shared.items() if seeds}
-    return {
-        id(cell): [found for found in of_cell[id(cell)] if found.seed in alike.get(cell.panel, {found.seed})]
-        for cell in cells
-    }
+    for panel, seeds in shared.items():
+        if not seeds:
+            raise InputError(f"{panel}: no seed is done in all its cells that have runs, so they cannot be compared")
+    return {id(cell): [found for found in of_cell[id(cell)] if found.seed in shared[cell.panel]] for cell in cells}
 
 
 def _differences(cells: Sequence[Cell], of_cell: Mapping[int, Sequence[Run]]) -> dict[str, dict[str, Paired]]:

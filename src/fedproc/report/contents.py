@@ -95,13 +95,14 @@ def _section(page: Page, name: str, group: Group, folded: bool) -> None:
         table = accuracies(comparison, group.published)
         parts.append(page.table(f"{name}-accuracy", replace(table, note=POOLED if group.pooled else "")))
     drawn = {label: runs for label, runs in curves(comparison).items() if runs}
+    ends = _ends(drawn)
     for label, runs in group.under_way.items():
         if any(run.metrics for run in runs):
             drawn[f"{label} (under way)"] = [run.metrics for run in runs if run.metrics]
     if drawn:
         parts += [
             "<h3>Learning curves</h3>",
-            page.figure(f"{name}-curves", draw_curves(drawn), "Learning curves", _ends(drawn)),
+            page.figure(f"{name}-curves", draw_curves(drawn), "Learning curves", ends),
         ]
     if comparison.rows and comparison.paired(f"{comparison.prefix}final_accuracy"):
         parts += ["<h3>Differences</h3>", page.table(f"{name}-differences", differences(comparison))]

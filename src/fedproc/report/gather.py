@@ -20,6 +20,7 @@ from fedproc.runs.kept import Kept, read_object, read_run
 Record = dict[str, Any]
 APART = FREE | {"method", "preset", "seed", "data_seed", "model_seed", "plugin"}
 APART |= {"keep_clients", "eval_every"}  # what is looked at, not what is done
+FOLLOWING = {"augment", "normalize_z"}  # whose default follows the data set or the learning rate
 TOLD = ("data", "clients", "partition", "beta", "sample", "rounds", "epochs", "lr", "network", "fingerprint")
 
 
@@ -164,8 +165,8 @@ def _key(run: Kept, rounds: bool) -> str:
 
 
 def _titles(groups: Sequence[Sequence[Kept]]) -> list[str]:
-    """What each setting is, and what else is not the default in it but is in others; a comparison may have varied some
-    of it.
+    """What each setting is, and in what else it differs from others and from the default; a comparison may have varied
+    some of it.
     """
     common = []
     for runs in groups:
@@ -173,10 +174,11 @@ def _titles(groups: Sequence[Sequence[Kept]]) -> list[str]:
         common.append({n: v for n, v in first.items() if all(f.get(n) == v for f in others)})
     names = {n for f in common for n in f if n not in TOLD}
     differing = sorted(n for n in names if len({json.dumps(f.get(n)) for f in common if n in f}) > 1)
-    said = [[n for n in differing if n in f and f[n] != Experiment.model_fields[n].default] for f in common]
+    usual = {n: field.default for n, field in Experiment.model_fields.items() if n not in FOLLOWING}
+    more = [{n: f[n] for n in differing if n in f and (n not in usual or f[n] != usual[n])} for f in common]
     return [
-        ", ".join([*_words(f), *(f"{n.replace('_', ' ')} {f[n]}" for n in names)])
-        for f, names in zip(common, said, strict=True)
+        ", ".join([*_words(f), *(f"{n.replace('_', ' ')} {value}" for n, value in also.items())])
+        for f, also in zip(common, more, strict=True)
     ]
 
 
