@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 from fedproc.cli import main
@@ -82,7 +83,7 @@ def test_toml_flags_and_presets_in_that_order(
         ("list everything", "things: not known: 'everything'"),
         ("data show --beta 0", "--beta 0: expected a number above 0"),
         ("magic", "COMMAND: not known: 'magic'"),
-        ("", "the following arguments are required: COMMAND"),
+        ("data", "the following arguments are required: COMMAND"),
     ],
 )
 def test_bad_input_is_one_sentence_before_any_work(
@@ -93,6 +94,17 @@ def test_bad_input_is_one_sentence_before_any_work(
     assert code == 2
     assert err.startswith(f"fedproc: {sentence}") and err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("words", "begins"), [("", "usage: fedproc [-h]"), ("--version", "fedproc ")])
+def test_nothing_gives_help_and_the_version_is_told(
+    words: str, begins: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        fedproc(words, capsys)
+    printed = capsys.readouterr().out
+    assert left.value.code == 0 and printed.startswith(begins)
+    assert words == "" or f"torch {torch.__version__}" in printed
 
 
 def test_a_bad_toml_value_names_its_field(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
