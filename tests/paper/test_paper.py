@@ -104,6 +104,21 @@ def test_local_epochs_are_compared_on_the_same_seeds_and_what_nobody_has_is_left
     for place, number in found.items():
         result = json.loads((homes[place][0] / "result.json").read_text())
         assert (number.seeds, number.mean) == (1, pytest.approx(100 * result["final_accuracy"]))
+    shutil.rmtree(homes[list(whole)[1]][0])
+    with pytest.raises(InputError, match=r"epochs: .* has no seed that is done in all its cells"):
+        reproduce(asked, Forbidden(), only_done=True)
+
+
+def test_all_that_is_done_is_shown_and_the_rest_is_named(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["paper", "--scale", "tiny", "--only-done", "--out", str(tmp_path), "--device", "cpu"]
+    shutil.copytree(made / "tiny" / "runs", tmp_path / "tiny" / "runs")
+    assert execute([*words, "all"]) == 0
+    assert "time: 0 of 5 runs are done" in capsys.readouterr().out
+    assert {path.parent.name for path in tmp_path.glob("tiny/*/exhibit.json")} == set(EXHIBITS) - {"time"}
+    with pytest.raises(InputError, match="time: 0 of 5 runs are done"):
+        execute([*words, "time"])
 
 
 def test_what_is_done_is_skipped_and_shared(made: Path) -> None:

@@ -44,7 +44,7 @@ def add(commands: Any) -> None:
 
 
 def command(parsed: argparse.Namespace, console: Console) -> int:
-    from fedproc.paper.reproduce import Request, index, reproduce  # matplotlib takes a while to import
+    from fedproc.paper.reproduce import Request, TooLittleDone, index, reproduce  # matplotlib takes a while to import
 
     scale = SCALES[parsed.scale]
     seeds = tuple(parsed.seeds or scale.seeds)
@@ -59,21 +59,18 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
         console.print(f"{scale.name}: {scale.summary}", highlight=False)
         return 0
     for request in requests:
-        if parsed.only_done and parsed.name == "all" and not ready(request):
-            console.print(f"{request.exhibit.name}: nothing is done", highlight=False)
+        try:
+            done = reproduce(request, Display(console), parsed.only_done)
+        except TooLittleDone as error:
+            if parsed.name != "all":
+                raise
+            console.print(str(error), highlight=False)
             continue
-        done = reproduce(request, Display(console), parsed.only_done)
         print_table(console, done.grid.table())
         if done.differences is not None:
             print_table(console, done.differences)
         console.print(f"written: {', '.join(str(path) for path in done.files)}", highlight=False, soft_wrap=True)
     return 0
-
-
-def ready(request: Request) -> bool:
-    """Whether enough is done to show something: any run, or for the embedding all."""
-    done = [request.finished(path, each) is not None for path, each in request.wanted().items()]
-    return all(done) if request.exhibit.measure == "tsne" else any(done)
 
 
 def listed(requests: list[Request]) -> Table:

@@ -30,6 +30,10 @@ OF_THE_PATH = ("data", "method")
 REFERENCE = "fedproc"  # the row that the paper's claims are about
 
 
+class TooLittleDone(InputError):
+    """Of the runs of an exhibit, to show it without running more."""
+
+
 @dataclass(frozen=True)
 class Request:
     """What was asked for: the exhibit, how large, with which seeds, where, and what is the same for all runs (the
@@ -150,7 +154,7 @@ def reproduce(request: Request, watcher: Watcher | None = None, only_done: bool 
             missing[str(path.relative_to(request.out / request.scale.name))] = (experiment, path)
     if only_done:
         if not runs or (missing and request.exhibit.measure == "tsne"):
-            raise InputError(f"{request.exhibit.name}: {len(runs)} of {len(runs) + len(missing)} runs are done")
+            raise TooLittleDone(f"{request.exhibit.name}: {len(runs)} of {len(runs) + len(missing)} runs are done")
     elif request.exhibit.measure == "seconds":
         for experiment, home in missing.values():
             assert home is not None
@@ -269,7 +273,7 @@ def _same_seeds(cells: Sequence[Cell], of_cell: Mapping[int, list[Run]]) -> dict
             shared[cell.panel] = shared.get(cell.panel, seeds) & seeds
     for panel, seeds in shared.items():
         if not seeds:
-            raise InputError(f"{panel}: no seed is done in all its cells that have runs, so they cannot be compared")
+            raise TooLittleDone(f"epochs: {panel} has no seed that is done in all its cells with runs")
     return {id(cell): [found for found in of_cell[id(cell)] if found.seed in shared[cell.panel]] for cell in cells}
 
 
