@@ -171,6 +171,12 @@ def test_the_search_table() -> None:
             assert f"averaged weights reach {100 * averaged[0]:.2f}" in table[row.label][0]
 
 
+def rounded(cell: str, exact: str) -> bool:
+    """Whether a cell tells mean and deviation with one digit less."""
+    shown, known = ([float(part) for part in text.strip("*").split(" ± ")] for text in (cell, exact))
+    return shown == pytest.approx(known, abs=0.0501)
+
+
 def test_readmes_first_table(rows: dict[str, dict[str, str]]) -> None:
     text = (DOCS.parent.parent / "README.md").read_text(encoding="utf-8")
     table = cells(text, "| accuracy, % |")
@@ -179,15 +185,11 @@ def test_readmes_first_table(rows: dict[str, dict[str, str]]) -> None:
     ]
     for line, name in (("ours", "final_accuracy"), ("ours, by the nearest prototype", "final_prototype_accuracy")):
         for label, cell in zip(order, table[line], strict=True):
-            mean, deviation = (float(part) for part in rows[label][name].split(" ± "))
-            shown = [float(part) for part in cell.strip("*").split(" ± ")]
-            assert shown == pytest.approx([mean, deviation], abs=0.0501)
+            assert rounded(cell, rows[label][name])
     best = told("best")
-    for label, cell in zip(order, table["ours, the best of eight trials"], strict=True):
-        if cell:
-            mean, deviation = (float(part) for part in best[f"{label}-best"]["final_accuracy"].split(" ± "))
-            assert [float(part) for part in cell.strip("*").split(" ± ")] == pytest.approx(
-                [mean, deviation], abs=0.0501
-            )
+    shown = {f"{label}-best": cell for label, cell in zip(order, table["ours, the best of eight trials"], strict=True)}
+    assert {label for label, cell in shown.items() if cell} == set(best)
+    assert all(rounded(shown[label], row["final_accuracy"]) for label, row in best.items())
+    assert "({difference} points, {interval})".format(**best["fedproc-best"]) in text
     for line, name in (("to FedAvg on the same seeds", "difference"), ("95 % interval", "interval")):
         assert table[line] == [rows[label].get(name, "") for label in order]

@@ -17,7 +17,8 @@ from fedproc.cli.commands import execute
 from fedproc.lanes import Executor
 from fedproc.paper import published, tsne
 from fedproc.paper.exhibits import EXHIBITS, SCALES, Exhibit
-from fedproc.paper.reproduce import Request, index, reproduce, slug
+from fedproc.paper.identity import index
+from fedproc.paper.reproduce import Request, reproduce, slug
 from fedproc.report.contents import write_report
 from fedproc.session import Session
 from fedproc.simulate import Nobody

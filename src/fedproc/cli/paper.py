@@ -44,7 +44,8 @@ def add(commands: Any) -> None:
 
 
 def command(parsed: argparse.Namespace, console: Console) -> int:
-    from fedproc.paper.reproduce import Request, TooLittleDone, index, reproduce  # matplotlib takes a while to import
+    from fedproc.paper.identity import index
+    from fedproc.paper.reproduce import Request, TooLittleDone, reproduce  # matplotlib takes a while to import
 
     scale = SCALES[parsed.scale]
     seeds = tuple(parsed.seeds or scale.seeds)

@@ -16,7 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedproc.kernels import activations, arithmetic, ceil_div, join_lanes, power_of_two, side_by_side
+from fedproc.kernels import activations, arithmetic, ceil_div, join_lanes, power_of_two
+from fedproc.kernels.forks import side_by_side
 
 PROGRAMS = 264  # that sum up weight gradients: two for each processor of an H200
 

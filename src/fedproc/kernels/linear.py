@@ -12,8 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedproc.kernels import activations, arithmetic, ceil_div, join_lanes, side_by_side
+from fedproc.kernels import activations, arithmetic, ceil_div, join_lanes
 from fedproc.kernels.conv_pool import _packed, _product
+from fedproc.kernels.forks import side_by_side
 
 
 @triton.jit(do_not_specialize=["M"])

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedproc import kernels
 from fedproc.kernels import cpu
+from fedproc.kernels.forks import at_once
 from fedproc.lanes.batches import Feed, Step
 from fedproc.lanes.setting import Job
 from fedproc.lanes.task import Answer
@@ -87,7 +88,7 @@ class Stepper:
         counters = None if active is None else net.weights.counters.clone()
         outputs = self._shares(*net.forward(step.images, step.mask))
         losses = [partial(self._loss, s, step, *own) for s, own in zip(self._sections, outputs, strict=True)]
-        found = kernels.at_once(losses)
+        found = at_once(losses)
         alone = len(found) == 1
         total = found[0][0] if alone else torch.cat([each for each, _ in found])
         with torch.no_grad():

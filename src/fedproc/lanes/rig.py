@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedproc import kernels
+from fedproc.kernels.forks import in_turn
 from fedproc.lanes.batches import Plan, Step, ready_images, training_plan
 from fedproc.lanes.local import Section, Stepper, numbers
 from fedproc.lanes.serial import SerialNet
@@ -108,7 +108,7 @@ class Rig:
                     self._step()
                     self._cursor.zero_()
             torch.cuda.current_stream().wait_stream(own)
-            with kernels.in_turn() if self._plain else nullcontext(), torch.cuda.graph(graph, stream=own):
+            with in_turn() if self._plain else nullcontext(), torch.cuda.graph(graph, stream=own):
                 self._step()
         return graph
 

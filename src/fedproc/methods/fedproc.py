@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedproc import prototypes, streams
-from fedproc.kernels import side_by_side
+from fedproc.kernels.forks import side_by_side
 from fedproc.methods import fedavg
 from fedproc.methods.fedavg import Batch, FedAvg, Local, PrototypePass, Tensors
 from fedproc.payload import Payload

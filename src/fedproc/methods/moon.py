@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedproc.kernels import side_by_side
+from fedproc.kernels.forks import side_by_side
 from fedproc.methods import fedavg
 from fedproc.methods.fedavg import Batch, FedAvg, Local, Tensors
 from fedproc.networks.flat import Weights

@@ -11,6 +11,7 @@ from fedproc.paper.published import Published
 
 Given = dict[str, Any]
 Measure = Literal["accuracy", "seconds", "rounds", "epochs", "tsne"]
+REFERENCE = "fedproc"  # the row that the paper's claims are about
 
 ALL = ("solo", "fedavg", "scaffold", "fedprox", "moon", "fedproc")
 FEDERATED = ALL[1:]

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedproc.errors import InputError, RunError
-from fedproc.experiment import FREE, Experiment
-from fedproc.methods import METHODS
-from fedproc.methods.fedavg import Problem
+from fedproc.experiment import Experiment
 from fedproc.paper import tsne
-from fedproc.paper.exhibits import EXHIBITS, SCALES, Cell, Exhibit, Given, Scale
-from fedproc.paper.published import Published
+from fedproc.paper.exhibits import REFERENCE, Cell, Exhibit, Given, Scale
+from fedproc.paper.identity import identity, rounds_of
 from fedproc.preparation import Library
 from fedproc.report.panels import draw_epochs, draw_rounds
 from fedproc.report.summary import differences_by_column
@@ -27,7 +24,6 @@ from fedproc.simulate import Run, Watcher, run, run_all
 from fedproc.statistics import Paired, compare
 
 OF_THE_PATH = ("data", "method")
-REFERENCE = "fedproc"  # the row that the paper's claims are about
 
 
 class TooLittleDone(InputError):
@@ -66,7 +62,7 @@ class Request:
     def finished(self, path: Path, experiment: Experiment) -> Run | None:
         """The run in its folder, or an imported one of the same experiment."""
         files = ["result.json", *(tsne.needed(experiment.method) if self.exhibit.measure == "tsne" else [])]
-        for folder in (path, self.imported.get(identity(experiment.config(), _rounds(experiment)))):
+        for folder in (path, self.imported.get(identity(experiment.config(), rounds_of(experiment)))):
             if folder is not None and all((folder / name).is_file() for name in files):
                 kept = read_run(folder)
                 if kept is not None:
@@ -95,51 +91,6 @@ def slug(given: Given, scale: Scale) -> str:
         inner = value.items() if isinstance(value, dict) else [(name, value)]
         words += [f"{key}{number:g}" for key, number in inner]
     return "-".join(words)
-
-
-def identity(config: Given, rounds: int) -> str:
-    """What a run is a run of, whoever made it: its config but for machine, paths, preset, fingerprint, and what of it
-    was looked at and kept.
-    """
-    apart = FREE | {"preset", "seed", "fingerprint", "rounds", "keep_clients", "eval_every"}
-    return json.dumps({**{k: v for k, v in config.items() if k not in apart}, "rounds": rounds}, sort_keys=True)
-
-
-def setting_of(config: Given, rounds: int) -> str:
-    """`identity` but for the seeds."""
-    return identity({name: value for name, value in config.items() if name not in ("data_seed", "model_seed")}, rounds)
-
-
-@lru_cache(maxsize=1)
-def published_by_setting() -> dict[str, Published]:
-    """The accuracies that the paper prints, by the setting they are of."""
-    full = SCALES["full"]
-    cells = [cell for e in EXHIBITS.values() if e.measure == "accuracy" for cell in e.cells(full) if cell.published]
-    experiments = [Experiment(**{**cell.given, "seed": 0}) for cell in cells]
-    keys = [setting_of(each.config(), _rounds(each)) for each in experiments]
-    pairs = zip(reversed(keys), reversed(cells), strict=True)  # a number that stands in two tables is the first's
-    return {key: cell.published for key, cell in pairs if cell.published is not None}
-
-
-def _rounds(experiment: Experiment) -> int:
-    """The rounds a run takes: SOLO's follow its epochs."""
-    problem = Problem(experiment.rounds, classes=2, features=2, model_seed=0, epochs=experiment.epochs)
-    return METHODS[experiment.method](experiment.options, problem).rounds
-
-
-def index(folders: Sequence[Path]) -> dict[str, Path]:
-    """Finished runs below these folders, by what they are runs of."""
-    found: dict[str, Path] = {}
-    for folder in folders:
-        if not folder.is_dir():
-            raise InputError(f"--import {folder}: no such folder")
-        for path in sorted(folder.rglob("result.json")):
-            kept = read_run(path.parent)
-            if kept is not None:
-                found.setdefault(identity(kept.config, int(kept.config["rounds"])), path.parent)
-    if folders and not found:
-        raise InputError(f"--import {' '.join(map(str, folders))}: no finished run in there")
-    return found
 
 
 def reproduce(request: Request, watcher: Watcher | None = None, only_done: bool = False) -> Reproduction:

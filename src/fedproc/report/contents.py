@@ -13,8 +13,7 @@ from typing import Any
 from fedproc import __version__
 from fedproc.comparison import curves
 from fedproc.errors import InputError
-from fedproc.paper.exhibits import EXHIBITS
-from fedproc.paper.reproduce import REFERENCE
+from fedproc.paper.exhibits import EXHIBITS, REFERENCE
 from fedproc.report.curves import draw_curves
 from fedproc.report.gather import Gathered, Group, gather, many
 from fedproc.report.heatmaps import draw_classes, draw_confusions, draw_holdings

@@ -13,8 +13,8 @@ from fedproc.errors import InputError
 from fedproc.experiment import FREE, Experiment
 from fedproc.methods import METHODS
 from fedproc.paper.exhibits import EXHIBITS, SCALES
+from fedproc.paper.identity import published_by_setting, setting_of
 from fedproc.paper.published import Published
-from fedproc.paper.reproduce import published_by_setting, setting_of
 from fedproc.runs.kept import Kept, read_object, read_run
 
 Record = dict[str, Any]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from fedproc import kernels
+from fedproc.kernels import forks
 
 
 class Streams:
@@ -55,16 +55,16 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> Streams:
 
 
 def test_each_function_has_a_stream_of_its_own_that_begins_and_ends_with_the_main_one(streams: Streams) -> None:
-    found = kernels.at_once([lambda: streams.current.number] * 3)
+    found = forks.at_once([lambda: streams.current.number] * 3)
     assert found == [1, 2, 0]
     assert streams.waits == [(1, 0), (2, 0), (0, 1), (0, 2)]
 
 
 def test_parts_of_what_is_done_at_once_are_done_in_turn(streams: Streams) -> None:
     def inner() -> tuple[int, int]:
-        return kernels.side_by_side(lambda: streams.current.number, lambda: streams.current.number)
+        return forks.side_by_side(lambda: streams.current.number, lambda: streams.current.number)
 
-    assert kernels.at_once([inner, inner]) == [(1, 1), (0, 0)]
+    assert forks.at_once([inner, inner]) == [(1, 1), (0, 0)]
     assert inner() == (2, 0)  # by itself it forks
 
 
@@ -73,12 +73,12 @@ def test_a_failure_leaves_no_stream_behind_and_later_steps_fork_again(streams: S
         raise torch.OutOfMemoryError("full")
 
     with pytest.raises(torch.OutOfMemoryError):
-        kernels.at_once([lambda: 1, fails, lambda: 2])
+        forks.at_once([lambda: 1, fails, lambda: 2])
     assert streams.waits[-2:] == [(0, 1), (0, 2)]
-    assert kernels.at_once([lambda: streams.current.number] * 2) == [3, 0]
+    assert forks.at_once([lambda: streams.current.number] * 2) == [3, 0]
 
 
 def test_in_turn_takes_no_stream(streams: Streams) -> None:
-    with kernels.in_turn():
-        assert kernels.at_once([lambda: streams.current.number] * 2) == [0, 0]
+    with forks.in_turn():
+        assert forks.at_once([lambda: streams.current.number] * 2) == [0, 0]
     assert streams.made == 1 and streams.waits == []

@@ -1,0 +1,61 @@
+"""What a run is a run of, whoever made it: so that finished runs and published numbers are found again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from fedproc.errors import InputError
+from fedproc.experiment import FREE, Experiment
+from fedproc.methods import METHODS
+from fedproc.methods.fedavg import Problem
+from fedproc.paper.exhibits import EXHIBITS, SCALES, Given
+from fedproc.paper.published import Published
+from fedproc.runs.kept import read_run
+
+
+def identity(config: Given, rounds: int) -> str:
+    """What a run is a run of, whoever made it: its config but for machine, paths, preset, fingerprint, and what of it
+    was looked at and kept.
+    """
+    apart = FREE | {"preset", "seed", "fingerprint", "rounds", "keep_clients", "eval_every"}
+    return json.dumps({**{k: v for k, v in config.items() if k not in apart}, "rounds": rounds}, sort_keys=True)
+
+
+def setting_of(config: Given, rounds: int) -> str:
+    """`identity` but for the seeds."""
+    return identity({name: value for name, value in config.items() if name not in ("data_seed", "model_seed")}, rounds)
+
+
+@lru_cache(maxsize=1)
+def published_by_setting() -> dict[str, Published]:
+    """The accuracies that the paper prints, by the setting they are of."""
+    full = SCALES["full"]
+    cells = [cell for e in EXHIBITS.values() if e.measure == "accuracy" for cell in e.cells(full) if cell.published]
+    experiments = [Experiment(**{**cell.given, "seed": 0}) for cell in cells]
+    keys = [setting_of(each.config(), rounds_of(each)) for each in experiments]
+    pairs = zip(reversed(keys), reversed(cells), strict=True)  # a number that stands in two tables is the first's
+    return {key: cell.published for key, cell in pairs if cell.published is not None}
+
+
+def rounds_of(experiment: Experiment) -> int:
+    """The rounds a run takes: SOLO's follow its epochs."""
+    problem = Problem(experiment.rounds, classes=2, features=2, model_seed=0, epochs=experiment.epochs)
+    return METHODS[experiment.method](experiment.options, problem).rounds
+
+
+def index(folders: Sequence[Path]) -> dict[str, Path]:
+    """Finished runs below these folders, by what they are runs of."""
+    found: dict[str, Path] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            raise InputError(f"--import {folder}: no such folder")
+        for path in sorted(folder.rglob("result.json")):
+            kept = read_run(path.parent)
+            if kept is not None:
+                found.setdefault(identity(kept.config, int(kept.config["rounds"])), path.parent)
+    if folders and not found:
+        raise InputError(f"--import {' '.join(map(str, folders))}: no finished run in there")
+    return found
