@@ -142,6 +142,7 @@ def test_the_tables_of_variants(head: str, folder: str, names: dict[str, str]) -
     [
         ("| final accuracy, % | E = 1 |", ["cifar10-epochs1", "cifar10-epochs5", "cifar10-beta0.5"]),
         ("| final accuracy, % | beta 0.1 |", ["cifar10-beta0.1", "cifar10-beta0.5", "cifar10-beta5"]),
+        ("| final accuracy, % | 10 clients |", ["cifar10-beta0.5", "cifar10-clients50", "cifar10-clients100"]),
     ],
 )
 def test_the_tables_over_settings(head: str, folders: list[str]) -> None:

@@ -1,0 +1,266 @@
+"""Differences that the prose of docs/results tells are those of the kept runs."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from fedproc.statistics import Paired, compare
+
+DOCS = Path(__file__).parent.parent / "docs" / "results"
+TEXT = " ".join((DOCS / "README.md").read_text(encoding="utf-8").split())
+FIVE = range(5)
+
+# What the page says, and what it is said of: runs as FOLDER/LABEL, with plus and minus between them where it is a
+# difference, seed by seed. Of a run it is the final accuracy, or what stands after the colon: a number of its result,
+# or of its metrics in a round, or the mean over rounds (`test_accuracy@91-100`).
+TOLD: list[tuple[str, str]] = [
+    # CIFAR-10, 10 clients, beta 0.5
+    ("a difference of {seen:.2f} points between FedProc and FedAvg", "main/fedproc - main/fedavg"),
+    # the best of each method
+    ("{d:.1f} (FedAvg 3 against 1, {low:.1f} to {high:.1f})", "search/fedavg-3:val - search/fedavg-1:val"),
+    ("{d:.1f} (FedProc 4 against 3, {low:.1f} to {high:.1f})", "search/fedproc-4:val - search/fedproc-3:val"),
+    ("{d:.1f} points (MOON 3 against 1, {low:.1f} to {high:.1f})", "search/moon-3:val - search/moon-1:val"),
+    ("calibration {d:.1f} (FedAvg 3 against 2)", "search/fedavg-3:val - search/fedavg-2:val"),
+    ("(FedAvg 3 against 2) and {d:.1f} (MOON)", "search/moon-3:val - search/moon-2:val"),
+    ("ten seeds would have shown {seen:.2f};", "best/fedproc-best - best/fedavg-best"),
+    ("{d:.1f} ahead of MOON's best in the last round ({low:.1f} to {high:.1f};", "best/fedproc-best - best/moon-best"),
+    ("FedAvg gained {d:.1f} points ({low:.1f} to {high:.1f})", "best/fedavg-best - main/fedavg"),
+    ("FedProc {d:.1f} ({low:.1f} to {high:.1f}), MOON 1.9", "best/fedproc-best - main/fedproc"),
+    ("MOON {d:.1f} ({low:.1f} to {high:.1f}). SCAFFOLD,", "best/moon-best - main/moon"),
+    ("(FedProc's {d:+.1f}, {low:.1f} to {high:+.1f}, seeds 0 to 4)", "best/fedproc-best - main/scaffold"),
+    (
+        "is {d:.1f} points ahead of FedAvg's ({low:.1f} to {high:.1f})",
+        "best/fedproc-best:prototype - best/fedavg-best:prototype",
+    ),
+    (
+        "{d:.1f} ahead of MOON's ({low:.1f} to {high:.1f})",
+        "best/fedproc-best:prototype - best/moon-best:prototype",
+    ),
+    (
+        "(trials 6 of both) FedProc was ahead by {d:.1f} ({low:.1f} to {high:+.1f})",
+        "search/fedproc-6:val-prototype - search/fedavg-6:val-prototype",
+    ),
+    # what each choice is worth
+    ("after 10 rounds tau 0.2 is at {d:.1f}", "ablation/tau-0.2:test_accuracy@10"),
+    ("the paper's tau of 1 is at {d:.1f}", "ablation/fedproc:test_accuracy@10"),
+    ("normalised z at {d:.1f} (FedAvg: 60.0)", "ablation/normalised-z:test_accuracy@10"),
+    ("two stages end at {d:.2f} ± 2.53", "two/two-stage"),
+    ("{d:.1f} points higher ({low:.1f} to {high:.1f})", "two/two-stage - main/two-stage"),
+    ("as the paper has it is {d:+.1f} ({low:.1f} to {high:+.1f}), with tau 0.2 as", "main/fedproc - two/two-stage"),
+    ("with tau 0.2 as well {d:+.1f} ({low:.1f} to {high:+.1f})", "ablation/tau-0.2 - two/two-stage"),
+    ("four seeds would have shown {seen:.1f} and", "main/fedproc - two/two-stage"),
+    ("four seeds would have shown 4.0 and {seen:.1f}.", "ablation/tau-0.2 - two/two-stage"),
+    ("nearest prototype counts: {d:.1f} with tau 0.2", "two/two-stage:prototype_accuracy@50"),
+    # local epochs
+    ("From 5 to 10 epochs: FedAvg {d:+.2f} ({low:.2f} to {high:+.2f})", "main/fedavg - epochs5/fedavg"),
+    ("FedProc {d:+.2f} ({low:.2f} to {high:+.2f}), MOON +0.84", "main/fedproc - epochs5/fedproc"),
+    ("MOON {d:+.2f} ({low:+.2f} to {high:+.2f}).", "main/moon - epochs5/moon"),
+    ("To MOON FedProc is {d:.2f} at E = 1 ({low:.2f} to {high:.2f})", "epochs1/fedproc - epochs1/moon"),
+    ("{d:.2f} at E = 5 ({low:.2f} to {high:.2f}).", "epochs5/fedproc - epochs5/moon"),
+    # skew
+    ("From beta 0.5 to 0.1 FedAvg loses {d:.1f} points", "main/fedavg - beta0.1/fedavg"),
+    ("loses 9.1 points, FedProc {d:.1f}", "main/fedproc - beta0.1/fedproc"),
+    ("FedProc 8.9, MOON {d:.1f}:", "main/moon - beta0.1/moon"),
+    ("{d:.1f} behind MOON ({low:.1f} to {high:.1f}, not after Holm)", "beta0.1/moon - beta0.1/fedproc"),
+    (
+        "{d:.1f} ahead by the nearest prototype ({low:.1f} to {high:.1f})",
+        "beta0.1/fedproc:prototype - beta0.1/moon:prototype",
+    ),
+    ("where MOON is at {d:.1f}.", "beta0.1/moon:prototype"),
+    ("would have been seen from {seen:.1f} points on", "beta5/fedproc - beta5/fedavg"),
+    # more clients
+    ("to 50 clients FedAvg loses {d:.1f} points ({low:.1f} to {high:.1f})", "main/fedavg - clients50/fedavg"),
+    ("FedProc {d:.1f} ({low:.1f} to {high:.1f}) and MOON 4.1", "main/fedproc - clients50/fedproc"),
+    ("and MOON {d:.1f} ({low:.1f} to {high:.1f}): no", "main/moon - clients50/moon"),
+    ("From 10 to 100 it is {d:.1f} ({low:.1f} to {high:.1f})", "main/fedavg - clients100/fedavg"),
+    ("{d:.1f} ({low:.1f} to {high:.1f}) and 10.8", "main/fedproc - clients100/fedproc"),
+    ("and {d:.1f} ({low:.1f} to {high:.1f}), for FedProc", "main/moon - clients100/moon"),
+    (
+        "for FedProc {d:.1f} more than for FedAvg ({low:.1f} to {high:.1f})",
+        "main/fedproc - clients100/fedproc - main/fedavg + clients100/fedavg",
+    ),
+    ("FedProc is {d:.1f} with 50 clients ({low:.1f} to {high:.1f}, not", "clients50/fedproc - clients50/moon"),
+    ("and {d:.1f} with 100 ({low:.1f} to {high:.1f}; in", "clients100/fedproc - clients100/moon"),
+    (
+        "last ten rounds {d:.1f}, {low:.1f} to {high:.1f})",
+        "clients100/fedproc:last10_accuracy - clients100/moon:last10_accuracy",
+    ),
+    (
+        "by {d:.1f} (FedAvg, {low:.1f} to {high:.1f})",
+        "clients50/fedavg:test_accuracy@91-100 - clients50/fedavg:test_accuracy@81-90",
+    ),
+    (
+        "{d:.1f} (FedProc, {low:.1f} to {high:.1f})",
+        "clients50/fedproc:test_accuracy@91-100 - clients50/fedproc:test_accuracy@81-90",
+    ),
+    (
+        "{d:.1f} (MOON, {low:.1f} to {high:.1f})",
+        "clients50/moon:test_accuracy@91-100 - clients50/moon:test_accuracy@81-90",
+    ),
+    ("FedAvg {d:.2f}, MOON 60.08", "clients100/fedavg:last10_accuracy"),
+    ("MOON {d:.2f}, FedProc 55.85", "clients100/moon:last10_accuracy"),
+    ("MOON 60.08, FedProc {d:.2f}", "clients100/fedproc:last10_accuracy"),
+    # CIFAR-100
+    (
+        "FedProc is {d:.1f} points behind after 10",
+        "cifar100/fedavg:test_accuracy@10 - cifar100/fedproc:test_accuracy@10",
+    ),
+    ("after 10 rounds and {d:.1f} at the end", "cifar100/fedavg - cifar100/fedproc"),
+    # the claims
+    ("best rival, MOON, by {d:.1f} points (10 seeds, {low:.1f} to {high:.1f})", "main/moon - main/fedproc"),
+    ("behind SCAFFOLD by {d:.1f} (5 seeds, {low:.1f} to {high:.1f};", "main/scaffold - main/fedproc"),
+    (
+        "{d:.1f} behind in the mean of the last ten ({low:.1f} to {high:.1f};",
+        "main/fedavg:last10_accuracy - main/fedproc:last10_accuracy",
+    ),
+    ("authors' code has it: to MOON {d:.1f} ({low:.1f} to {high:+.1f})", "main/author-code - main/moon"),
+    ("to SCAFFOLD {d:.1f} ({low:.1f} to {high:.1f}).", "main/author-code - main/scaffold"),
+    ("yes (round 10: {d:.1f} against", "main/fedproc:test_accuracy@10"),
+    ("against FedAvg's {d:.1f};", "main/fedavg:test_accuracy@10"),
+    ("Better in the end: no ({d:.1f} against", "main/fedproc"),
+    (
+        "is {d:.1f} above that of 81 to 90 ({low:.1f} to {high:.1f})",
+        "main/fedproc:test_accuracy@91-100 - main/fedproc:test_accuracy@81-90",
+    ),
+    (
+        "to FedAvg {d:.1f} after 10 rounds ({low:.1f} to {high:.1f})",
+        "main/fedproc:prototype_accuracy@10 - main/fedavg:prototype_accuracy@10",
+    ),
+    (
+        "{d:.1f} after 50 ({low:.1f} to {high:.1f})",
+        "main/fedproc:prototype_accuracy@50 - main/fedavg:prototype_accuracy@50",
+    ),
+    ("{d:.1f} at the end ({low:.1f} to {high:+.1f}) |", "main/fedproc:prototype - main/fedavg:prototype"),
+    ("to FedAvg {d:.1f} at beta 0.1 ({low:.1f} to {high:+.1f})", "beta0.1/fedproc - beta0.1/fedavg"),
+    ("and {d:.1f} at beta 5 ({low:.1f} to {high:+.1f});", "beta5/fedproc - beta5/fedavg"),
+    ("to MOON {d:.1f} at 0.1 ({low:.1f} to {high:.1f})", "beta0.1/fedproc - beta0.1/moon"),
+    ("and {d:.1f} at 5 ({low:.1f} to {high:+.1f}) |", "beta5/fedproc - beta5/moon"),
+    ("4.4 is ruled out (ours {low:.1f} to {high:+.1f})", "main/fedproc - main/alpha-0.5"),
+    ("by {d:.1f} points (5 seeds, {low:.1f} to {high:.1f}), though", "main/fedproc - main/two-stage"),
+    ("is seen (4 seeds, {low:.1f} to {high:+.1f})", "main/fedproc - two/two-stage"),
+    ("one seed: to FedAvg {d:.1f}, MOON not run", "cifar100/fedproc - cifar100/fedavg"),
+    ("to MOON {d:.1f} with 50 clients ({low:.1f} to {high:.1f})", "clients50/fedproc - clients50/moon"),
+    ("and {d:.1f} with 100 ({low:.1f} to {high:.1f}), to FedAvg", "clients100/fedproc - clients100/moon"),
+    ("to FedAvg {d:.1f} ({low:.1f} to {high:+.1f}) and", "clients50/fedproc - clients50/fedavg"),
+    ("(-2.2 to +0.7) and {d:.1f} ({low:.1f} to {high:.1f});", "clients100/fedproc - clients100/fedavg"),
+    ("FedProc loses {d:.1f} points with 50 clients ({low:.1f} to {high:.1f})", "main/fedproc - clients50/fedproc"),
+    ("and {d:.1f} with 100, 20 a round ({low:.1f} to {high:.1f})", "main/fedproc - clients100/fedproc"),
+    ("is {d:.1f} points ahead of FedProc as the paper", "main/author-code - main/fedproc"),
+    ("as the paper has it (5 seeds, {low:.1f} to {high:+.1f};", "main/author-code - main/fedproc"),
+    (
+        "mean of the last ten {d:.1f}, {low:.1f} to {high:.1f})",
+        "main/author-code:last10_accuracy - main/fedproc:last10_accuracy",
+    ),
+    (
+        "after 10 rounds FedProc with tau 0.2 is {d:.0f} points ahead",
+        "ablation/tau-0.2:test_accuracy@10 - ablation/fedproc:test_accuracy@10",
+    ),
+    (
+        "with a constant alpha {d:.0f}, at the end",
+        "main/alpha-0.5:test_accuracy@10 - main/fedproc:test_accuracy@10",
+    ),
+    ("at the end {d:.1f} ({low:.1f} to {high:+.1f}) and 1.0", "ablation/tau-0.2 - ablation/fedproc"),
+    ("and {d:.1f} ({low:.1f} to {high:+.1f}).", "main/alpha-0.5 - main/fedproc"),
+]
+FOLDERS = {
+    "main": "cifar10-beta0.5",
+    "two": "cifar10-two-stage-tau0.2",
+    "cifar100": "cifar100-lr0.01",
+    "ablation": "ablation",
+    "best": "best",
+    "search": "search",
+}
+SHORT = {
+    "": "final_accuracy",
+    "prototype": "final_prototype_accuracy",
+    "val": "val_final_accuracy",
+    "val-prototype": "val_final_prototype_accuracy",
+}
+
+
+@pytest.mark.parametrize(("told", "of"), TOLD, ids=[told for told, _ in TOLD])
+def test_the_prose_tells_what_the_runs_come_to(told: str, of: str) -> None:
+    one = found(of)
+    shown = told.format(d=one.difference, low=one.low, high=one.high, seen=one.detectable)
+    assert TEXT.count(shown) >= 1, f"{shown!r} is not on the page"
+
+
+def test_what_is_said_of_some_seeds_alone() -> None:
+    first, second = ({s: v for s, v in numbers("main/fedavg").items() if s in some} for some in (FIVE, range(5, 10)))
+    assert f"(FedAvg: {mean(first):.1f} and {mean(second):.1f})" in TEXT
+    early = numbers("main/fedavg:test_accuracy@10")
+    assert f"(FedAvg: {mean({s: early[s] for s in FIVE}):.1f})" in TEXT
+    two = numbers("main/two-stage:prototype_accuracy@50")
+    assert f"{mean({s: two[s] for s in range(4)}):.1f} with tau 1, and the classifier" in TEXT
+
+
+def test_cifar100_by_round() -> None:
+    lines = TEXT[TEXT.index("| accuracy after round, % |") :]
+    for shown, label in (("FedAvg", "fedavg"), ("FedProc", "fedproc")):
+        of = [f"test_accuracy@{number}" for number in (3, 5, 10, 15, 20)] + ["prototype_accuracy@20"]
+        cells = [f"{mean(numbers(f'cifar100/{label}:{what}')):.1f}" for what in of]
+        assert f"| {shown} | {' | '.join(cells)} |" in lines
+    climbs = [
+        mean(numbers(f"cifar100/{label}:test_accuracy@20")) - mean(numbers(f"cifar100/{label}:test_accuracy@15"))
+        for label in ("fedavg", "fedproc")
+    ]
+    assert "by {:.1f} (FedAvg) and {:.1f} points (FedProc) a round".format(*(climb / 5 for climb in climbs)) in TEXT
+
+
+def test_seconds_of_cifar100() -> None:
+    took = []
+    for label in ("fedavg", "fedproc"):
+        lines = (
+            (DOCS / "cifar100-lr0.01/runs" / label / "seed-0/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        )
+        took.append(median(sum(json.loads(line)["seconds"].values()) for line in lines))
+    fedavg, fedproc = took
+    assert f"a round took {fedavg:.1f} s with FedAvg and {fedproc:.1f} s with FedProc" in TEXT
+    assert f"{fedproc / fedavg:.2f} times FedAvg's (both at the same time on one GPU)" in TEXT
+    speed = " ".join((DOCS.parent / "speed.md").read_text(encoding="utf-8").split())
+    assert f"{fedavg:.1f} s with FedAvg and {fedproc:.1f} s with FedProc: {fedproc / fedavg:.2f}." in speed
+
+
+def mean(values: dict[int, float]) -> float:
+    return sum(values.values()) / len(values)
+
+
+def found(expression: str) -> Paired:
+    """The sum of what the expression names over the seeds that all have, held against nothing."""
+    words = expression.split()
+    terms = [(1, words[0])] + [
+        ({"+": 1, "-": -1}[sign], term) for sign, term in zip(words[1::2], words[2::2], strict=True)
+    ]
+    parts = [(sign, numbers(term)) for sign, term in terms]
+    seeds = sorted(set.intersection(*(set(values) for _, values in parts)))
+    total = {seed: sum(sign * values[seed] for sign, values in parts) for seed in seeds}
+    if len(seeds) == 1:
+        return Paired((seeds[0],), total[seeds[0]], 0, 0, 1, 1, None)
+    return compare({"it": total, "nothing": dict.fromkeys(seeds, 0.0)}, "nothing")["it"]
+
+
+@cache
+def numbers(term: str) -> dict[int, float]:
+    """In per cent, by seed."""
+    place, _, what = term.partition(":")
+    folder, label = place.split("/")
+    what = SHORT.get(what, what)
+    runs = sorted((DOCS / FOLDERS.get(folder, f"cifar10-{folder}") / "runs" / label).glob("seed-*"))
+    assert runs, term
+    return {int(run.name.removeprefix("seed-")): 100 * number(run, what) for run in runs}
+
+
+def number(run: Path, what: str) -> float:
+    name, _, rounds = what.partition("@")
+    if not rounds:
+        return float(json.loads((run / "result.json").read_text(encoding="utf-8"))[name])
+    first, last = (int(part) for part in (rounds.split("-") * 2)[:2])
+    lines = map(json.loads, (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    some = [line[name] for line in lines if first <= line["round"] <= last]
+    assert len(some) == last - first + 1
+    return float(sum(some) / len(some))
