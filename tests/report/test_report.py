@@ -187,6 +187,14 @@ def test_the_reference_is_a_row_that_is_there(compared: Path, tmp_path: Path) ->
     assert "fedavg (under way), round 2" in text
 
 
+def test_what_is_being_done_is_told(compared: Path, tmp_path: Path) -> None:
+    heard: list[str] = []
+    write_report([compared], tmp_path, tell=heard.append)
+    assert heard[0] == "reading runs" and heard[1].startswith("drawing 1 of 1: ")
+    figures = len(list((tmp_path / "figures").glob("*.png")))
+    assert heard[2:] == [f"writing figure {place} of {figures}" for place in range(1, figures + 1)]
+
+
 def test_a_second_report_leaves_nothing_of_the_first(compared: Path, exhibits: Path, tmp_path: Path) -> None:
     write_report([compared, exhibits / "tiny" / "rounds"], tmp_path / "report")
     assert (tmp_path / "report" / "figures" / "tiny-rounds.png").exists()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from fedproc.cli.parser import Parser
 
@@ -30,7 +31,9 @@ def add(commands: Any) -> None:
 def command(parsed: argparse.Namespace, console: Console) -> int:
     from fedproc.report.contents import write_report  # matplotlib takes a while to import
 
-    page = write_report(parsed.folders, parsed.out or parsed.folders[0] / "report", parsed.reference)
+    with console.status("") as status:
+        out = parsed.out or parsed.folders[0] / "report"
+        page = write_report(parsed.folders, out, parsed.reference, lambda doing: status.update(escape(doing)))
     console.print(f"written: {page}, with its tables/ and figures/", highlight=False, soft_wrap=True)
     if parsed.open:
         webbrowser.open(page.resolve().as_uri())

@@ -33,10 +33,13 @@ POOLED = (
 MOST_OPEN = 3  # settings of which everything is shown at once, of more what matters most
 
 
-def write_report(folders: Sequence[Path], out: Path, reference: str | None = None) -> Path:
-    """Write index.html, tables/ and figures/ into `out`; returns the page."""
+def write_report(
+    folders: Sequence[Path], out: Path, reference: str | None = None, tell: Callable[[str], object] = str
+) -> Path:
+    """Write index.html, tables/ and figures/ into `out`; returns the page. `tell` hears what is being done."""
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out}: a file is in the way, expected a folder")
+    tell("reading runs")
     gathered = gather(folders, reference)
     page = Page()
     for place, exhibit in enumerate(gathered.exhibits):
@@ -53,11 +56,12 @@ def write_report(folders: Sequence[Path], out: Path, reference: str | None = Non
             *_differences(page, name, content),
         )
     for place, group in enumerate(gathered.groups):
+        tell(f"drawing {place + 1} of {len(gathered.groups)}: {group.title}")
         _section(page, f"setting-{place}", group, folded=len(gathered.groups) > MOST_OPEN)
     if gathered.runs:
         page.section("runs", "All runs", *_runs(page, gathered))
         page.section("origin", "Commands and machines", *_origin(gathered.runs))
-    return page.write(out, _head(gathered))
+    return page.write(out, _head(gathered), tell)
 
 
 def _head(gathered: Gathered) -> str:

@@ -87,7 +87,9 @@ def _shade(
     if values.size <= MOST_NUMBERS:
         for (i, j), value in np.ndenumerate(values):
             shade = "white" if value > 0.45 * top else "#555555"
-            panel.text(j + 0.5, i + 0.5, numbers[i][j], ha="center", va="center", fontsize=7, color=shade)
+            if numbers[i][j]:
+                text = panel.text(j + 0.5, i + 0.5, numbers[i][j], ha="center", va="center", fontsize=7, color=shade)
+                text.set_in_layout(False)  # it lies in its cell
 
 
 def _names(panel: Axes, columns: Sequence[str], rows: Sequence[str]) -> None:

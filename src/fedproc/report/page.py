@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
@@ -67,7 +68,7 @@ class Page:
             "</body></html>\n"
         )
 
-    def write(self, out: Path, head: str) -> Path:
+    def write(self, out: Path, head: str, tell: Callable[[str], object] = str) -> Path:
         """Into a folder: index.html, tables/ and figures/, in place of what an earlier report wrote there."""
         for folder in ("tables", "figures"):
             (out / folder).mkdir(parents=True, exist_ok=True)
@@ -78,7 +79,8 @@ class Page:
         for name, texts in self.tables.items():
             for kind, text in texts.items():
                 write_file(out / "tables" / f"{name}.{kind}", partial(_write, text=text))
-        for name, picture in self.pictures.items():
+        for place, (name, picture) in enumerate(self.pictures.items()):
+            tell(f"writing figure {place + 1} of {len(self.pictures)}")
             for kind in ("png", "svg"):
                 write_file(out / "figures" / f"{name}.{kind}", partial(_draw, picture=picture, kind=kind))
         write_file(out / "index.html", partial(_write, text=self.html(head)))

@@ -85,14 +85,19 @@ class Picture:
         if kind == "svg":
             path.write_text(self.svg, encoding="utf-8")
         else:
-            self.figure.savefig(path, format=kind, metadata={"Software": None})
+            self._draw(path, kind, {"Software": None})
+
+    def _draw(self, target: Path | io.StringIO, kind: str, metadata: dict[str, None]) -> None:
+        """Panels are put in place when it is drawn first, which takes as long as drawing, and stay there."""
+        self.figure.savefig(target, format=kind, metadata=metadata)
+        self.figure.set_layout_engine("none")
 
     @cached_property
     def svg(self) -> str:
         """Text stays text, and every point says its value."""
         drawn = io.StringIO()
         with rc_context({"svg.fonttype": "none", "svg.hashsalt": "fedproc"}):
-            self.figure.savefig(drawn, format="svg", metadata={"Date": None})
+            self._draw(drawn, "svg", {"Date": None})
         root = ElementTree.fromstring(drawn.getvalue())
         named = {each.get("id"): each for each in root.iter(f"{{{SVG}}}g")}
         for name, texts in self.texts.items():
