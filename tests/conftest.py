@@ -125,7 +125,7 @@ def work(folder: Path, images: Images | None = None, fresh: bool = False, **give
     session = Session(
         toy_experiment(**{"rounds": 4, "checkpoint_every": 2, **given}), ToyLibrary(images or toy_images())
     )
-    session.claim(folder)
+    session.claim(folder, fresh)
     session.open(fresh)
     executor = choose("serial", 1, 1, [session.setting], 5)
     try:

@@ -98,8 +98,6 @@ def compare(
     if len(set(methods)) != len(methods):
         raise InputError(f"--methods {' '.join(methods)}: expected each method once")
     overrides: dict[str, Given] = {method: {"method": method} for method in methods}
-    if len(seeds) > 1 and given.get("data_seed") is not None and given.get("model_seed") is not None:
-        raise InputError("--data-seed and --model-seed: both are fixed, so all --seeds would give the same run")
     for label, values in (variants or {}).items():
         if "seed" in values:
             raise InputError(f"variant {label}: seed {values['seed']}: seeds are those of the whole comparison")
@@ -108,7 +106,7 @@ def compare(
         method = values.get("method", Experiment.model_fields["method"].default)
         if label in METHODS and label != method:
             raise InputError(f"variant {label}: is the name of a method, but its method is {method}; take another name")
-        for other in values:
+        for other in (name.replace("_", "-") for name in values):
             if other in METHODS and other != method:
                 raise InputError(f"variant {label}: options of {other}, but its method is {method}")
         overrides[label] = dict(values)
@@ -120,6 +118,10 @@ def compare(
         reference = usual_reference(list(overrides))
     elif reference not in overrides:
         raise InputError(f"--reference {reference}: expected one of {', '.join(overrides)}")
+    held_out = {label: merged(given, values).get("val_fraction") or 0 for label, values in overrides.items()}
+    if len({bool(float(fraction)) for fraction in held_out.values()}) > 1:
+        told = ", ".join(f"{fraction} for {label}" for label, fraction in held_out.items())
+        raise InputError(f"--val-fraction {told}: expected all rows with validation samples, or none")
     folder = Path(out) if out is not None else None
     experiments: dict[str, tuple[Experiment, Path | None]] = {}
     for label, values in overrides.items():
@@ -128,6 +130,9 @@ def compare(
                 experiment = Experiment(**merged({**given, "seed": seed}, values))
             except InputError as error:
                 raise InputError(f"variant {label}: {error}" if label in (variants or {}) else str(error)) from error
+            fixed = {name: value for name, value in merged(given, values).items() if value is not None}
+            if len(seeds) > 1 and {"data_seed", "model_seed"} <= set(fixed):
+                raise InputError("--data-seed and --model-seed: both are fixed, so all --seeds would give the same run")
             experiments[f"{label}/seed-{seed}"] = (experiment, folder / label / f"seed-{seed}" if folder else None)
     lock = Lock(folder) if folder else None
     try:
@@ -152,8 +157,8 @@ def usual_reference(labels: Sequence[str]) -> str:
 
 def merged(base: Given, over: Given) -> Given:
     """`over` laid on `base`, tables of options field by field."""
-    result = dict(base)
-    for name, value in over.items():
+    result = {name.replace("-", "_"): value for name, value in base.items()}
+    for name, value in ((name.replace("-", "_"), value) for name, value in over.items()):
         below = result.get(name)
         result[name] = {**below, **value} if isinstance(below, dict) and isinstance(value, dict) else value
     return result

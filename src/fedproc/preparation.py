@@ -71,10 +71,7 @@ def prepare(experiment: Experiment, images: Images, library: Library, device: to
     kind = METHODS[e.method]
     shares = deal(e, images)
     train = images.train
-    held = [
-        hold_out(share, train.labels, e.val_fraction, e.data_seed, client, train.groups)
-        for client, share in enumerate(shares)
-    ]
+    held = hold_out(shares, train.labels, e.val_fraction, e.data_seed, train.groups)
     training = [own for own, _ in held]
     if kind.one_place:
         training = [np.concatenate(training)]

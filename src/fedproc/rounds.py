@@ -169,9 +169,10 @@ def _round(plan: Plan, state: State) -> Asking:
         "samples": sum(p.counts["steps"] * min(plan.batch_size, p.counts["samples"]) for p in payloads),
         "bytes_up": state.bytes_up + sum(p.bytes for p in payloads) if crossing else 0,
         "bytes_down": state.bytes_down + payload.bytes * len(tasks) if crossing else 0,
-        "update_norm": float((weights.params - state.weights.params).norm()),
-        "client_drift": sum(drift) / len(drift),
     }
+    if not method.own_models:
+        record["update_norm"] = float((weights.params - state.weights.params).norm())
+        record["client_drift"] = sum(drift) / len(drift)
     refused = {str(a.task.client): a.refused for a in answers if a.refused}
     if refused:
         record["refused"] = refused
@@ -215,6 +216,18 @@ def _averaged(state: State) -> Weights:
     return Weights(state.kept["averaged_params"], state.kept["averaged_buffers"], state.weights.counters)
 
 
+def _own_models(good: Sequence[Answer], diagnosed: Sequence[Answer]) -> list[tuple[Weights, Tensor, Tensor]]:
+    """Each client's model with its own prototypes, of which it knows none where they came to nothing."""
+    of = {a.task.client: a.payload.tensors for a in diagnosed if a.payload}
+    nothing = {name: torch.zeros_like(tensor) for name, tensor in next(iter(of.values())).items()}
+    models = []
+    for answer in good:
+        if answer.payload:
+            own = of.get(answer.task.client, nothing)
+            models.append((Weights.of(answer.payload.tensors), own["class_means"], own["class_counts"] > 0))
+    return models
+
+
 def _evaluate(plan: Plan, state: State, good: Sequence[Answer]) -> Asking:
     """The state (with diagnostic prototypes, where a method has none), what was measured, and the seconds.
 
@@ -233,15 +246,10 @@ def _evaluate(plan: Plan, state: State, good: Sequence[Answer]) -> Asking:
         )
         state = replace(state, kept={**state.kept, "prototypes": merged, "known": known})
     if method.own_models:
-        own = {a.task.client: Weights.of(a.payload.tensors) for a in good if a.payload}
-        models = [
-            (own[a.task.client], a.payload.tensors["class_means"], a.payload.tensors["class_counts"] > 0)
-            for a in diagnosed
-            if a.payload
-        ]
+        models = _own_models(good, diagnosed)
         found, seconds = yield from _measure(plan, state, models)
         measured = evaluate.mean_measures(found)
-        theirs = [each["client_accuracies"][a.task.client] for each, a in zip(found, diagnosed, strict=True)]
+        theirs = [each["client_accuracies"][a.task.client] for each, a in zip(found, good, strict=True)]
         held = [accuracy for accuracy in theirs if accuracy is not None]
         if held:  # each client's own model on its own share
             measured |= {"client_accuracy_mean": statistics.fmean(held), "client_accuracy_worst": min(held)}

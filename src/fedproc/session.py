@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from fedproc.experiment import Experiment
 from fedproc.lanes import Answer, Job, Kind, Task
 from fedproc.methods.plugin import LOADED
 from fedproc.networks import Weights, build, load_encoder
-from fedproc.preparation import Library, prepare, resolve_device
+from fedproc.preparation import Library, deal, prepare, resolve_device
 from fedproc.rounds import Loop, Progress, State, first_state, play
 from fedproc.runs.folder import RunFolder, client_model
 from fedproc.runs.result import summarise
@@ -51,9 +52,24 @@ class Session:
         """The round loop's state after the last whole round."""
         return self._now[0]
 
-    def claim(self, path: Path) -> None:
-        """Take the folder for this process, with nothing in it changed yet."""
+    def claim(self, path: Path, fresh: bool = False) -> None:
+        """Take the folder for this process, and refuse what cannot be continued, with nothing in it changed yet."""
         self.folder = RunFolder(path)
+        if not fresh:
+            self.folder.check(self._config, self.plan.depends_on_rounds())
+
+    @cached_property
+    def _config(self) -> Record:
+        config = {**self.experiment.config(), "rounds": self.plan.rounds, "fingerprint": self.images.fingerprint}
+        if self.experiment.partition in ("natural", "file"):
+            config["clients"] = len(deal(self.experiment, self.images))
+        for name in ("partition_file", "encoder_weights"):
+            path = getattr(self.experiment, name)
+            if path is not None:
+                config[f"{name}_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+        if self.experiment.method in LOADED:
+            config["plugin"] = LOADED[self.experiment.method]
+        return config
 
     def open(self, fresh: bool) -> None:
         """Start in the folder, or continue what is there."""
@@ -63,16 +79,7 @@ class Session:
         folder.prepare(fresh)
         try:
             self.store.place(folder.path / "clients")
-            config = {**self.experiment.config(), "rounds": self.plan.rounds, "fingerprint": self.images.fingerprint}
-            if self.experiment.partition in ("natural", "file"):
-                config["clients"] = len(self.plan.client_sizes)
-            for name in ("partition_file", "encoder_weights"):
-                path = getattr(self.experiment, name)
-                if path is not None:
-                    config[f"{name}_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-            if self.experiment.method in LOADED:
-                config["plugin"] = LOADED[self.experiment.method]
-            folder.settle(config, self.plan.depends_on_rounds())
+            folder.settle(self._config)
             if not folder.has_partition():
                 folder.write_partition(self.images.class_names, self._holdings())
             self.result = folder.result()

@@ -81,7 +81,7 @@ def run_all(
         _check(sessions)
         for session, (_, path) in zip(sessions, experiments.values(), strict=True):
             if path is not None:
-                session.claim(path)
+                session.claim(path, fresh)
         for session in sessions:
             session.open(fresh)
         unfinished = [session for session in sessions if session.result is None]
@@ -107,7 +107,8 @@ def _record(sessions: Sequence[Session], executor: Executor, more: Record | None
     for session in sessions:
         if session.folder is not None:
             layout = (executor.name, executor.lanes, executor.threads, kernels.precision())
-            session.folder.write_environment({**environment(session.device, *layout), **(more or {})})
+            made = {**environment(session.device, *layout), "runs_at_once": len(sessions)}
+            session.folder.write_environment({**made, **(more or {})})
 
 
 def work_of(executor: Executor) -> Record:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from PIL import Image
 from fedproc import InputError
 from fedproc.data import load
 from fedproc.data.manifest import read
-from fedproc.data.partition import hold_out
+from fedproc.data.partition import dirichlet, hold_out, iid
 
 PATIENTS = {"p1": "sick", "p2": "sick", "p3": "sick", "p4": "well", "p5": "well", "p6": "well"}
 
@@ -106,5 +107,29 @@ def test_validation_keeps_patients_together(folder: Path) -> None:
     images = read(write(folder, "path,label,group", rows("group")), 30, 0.3, 0)
     groups = images.train.groups
     assert groups is not None
-    training, validation = hold_out(np.arange(len(images.train)), images.train.labels, 0.3, 0, 0, groups)
+    ((training, validation),) = hold_out([np.arange(len(images.train))], images.train.labels, 0.3, 0, groups)
     assert len(validation) and not set(groups[training]) & set(groups[validation])
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.3])
+def test_validation_keeps_patients_together_whose_images_lie_with_several_clients(fraction: float) -> None:
+    groups = np.repeat(np.arange(60), 5)
+    labels = np.arange(300) % 3
+    for shares in (
+        iid(labels, 4, 0),
+        dirichlet(labels, 4, 0.5, 0),
+        [np.arange(300)],
+        [np.arange(5), np.arange(5, 300)],
+    ):
+        held = hold_out(shares, labels, fraction, 0, groups)
+        training, validation = (np.concatenate(parts) for parts in zip(*held, strict=True))
+        assert not set(groups[training]) & set(groups[validation])
+        assert len(validation) == pytest.approx(fraction * 300, rel=0.35)
+        assert all(len(own) for own, _ in held)
+
+
+def test_another_grouping_is_other_data(folder: Path) -> None:
+    one, two = (read(write(folder, "path,label,group", lines), 30, 0.3, 0) for lines in (rows("group"), rows("group")))
+    assert one.fingerprint == two.fingerprint and one.train.groups is not None
+    regrouped = replace(one, train=replace(one.train, groups=one.train.groups[::-1].copy()))
+    assert regrouped.fingerprint != one.fingerprint

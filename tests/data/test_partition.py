@@ -98,12 +98,13 @@ def test_heterogeneity_by_hand() -> None:
 def test_validation_is_stratified_and_leaves_a_training_sample() -> None:
     labels = np.array([0] * 40 + [1] * 20 + [2])
     share = np.arange(61)
-    training, validation = hold_out(share, labels, 0.25, 0, 3)
+    (training, validation), (_, another) = hold_out([share, share], labels, 0.25, 0)
     assert sorted([*training, *validation]) == list(range(61))
     assert np.bincount(labels[validation], minlength=3).tolist() == [10, 5, 0]
-    assert hold_out(share, labels, 0.25, 0, 3)[1].tolist() == validation.tolist()
-    assert hold_out(share, labels, 0.25, 1, 3)[1].tolist() != validation.tolist()
-    training, validation = hold_out(np.array([60]), labels, 0.9, 0, 0)
+    assert another.tolist() != validation.tolist()
+    assert hold_out([share], labels, 0.25, 0)[0][1].tolist() == validation.tolist()
+    assert hold_out([share], labels, 0.25, 1)[0][1].tolist() != validation.tolist()
+    ((training, validation),) = hold_out([np.array([60])], labels, 0.9, 0)
     assert training.tolist() == [60] and len(validation) == 0
 
 

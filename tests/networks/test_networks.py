@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -150,3 +153,24 @@ def test_written_gradients_lie_as_the_parameters_do() -> None:
     rounded = torch.cat([torch.full((p.numel(),), p.dim() == 4) for p in network.parameters()])
     assert torch.equal(flat[~rounded], read[~rounded])
     assert torch.equal(flat[rounded], read[rounded].to(torch.bfloat16).float())
+
+
+STEPS = """
+import torch
+from fedproc.networks import Layout, NetworkSpec, build
+
+torch.set_num_threads(2)
+network = build(NetworkSpec("resnet18", 8, 3, 32, 10, False, torch.float32, "batch"), 0)
+layout = Layout.of(network, channels_last=True)
+layout.bind(network, layout.read(network))
+for _ in range(40):
+    network(torch.randn(15, 3, 32, 32), None)[1].sum().backward()
+print("done")
+"""
+
+
+def test_narrow_resnets_with_channels_last_and_odd_batches_do_not_overrun_memory() -> None:
+    """As torch's own convolutions did, in a process of its own since that ends it."""
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr[-300:]

@@ -17,6 +17,7 @@ from fedproc.paper.exhibits import EXHIBITS, SCALES
 if TYPE_CHECKING:
     from fedproc.paper.reproduce import Request
 
+NAMED = 4
 MACHINE = ("data_dir", "device", "executor", "lanes", "precision")
 EPILOG = """\
 `fedproc paper list` tells what there is, what it costs and what is done; `fedproc paper all` makes everything.
@@ -70,6 +71,9 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
         print_table(console, done.grid.table())
         if done.differences is not None:
             print_table(console, done.differences)
+        if done.missing:
+            first = ", ".join(done.missing[:NAMED]) + (", ..." if len(done.missing) > NAMED else "")
+            console.print(f"{len(done.missing)} of {len(request.wanted())} runs are not done: {first}", highlight=False)
         console.print(f"written: {', '.join(str(path) for path in done.files)}", highlight=False, soft_wrap=True)
     return 0
 

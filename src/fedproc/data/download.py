@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pooch
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedproc.cache import cache_folder
 from fedproc.errors import RunError
 
 
@@ -25,11 +25,6 @@ class Download:
     @property
     def name(self) -> str:
         return self.url.rsplit("/", 1)[1]
-
-
-def cache_folder() -> Path:
-    """FEDPROC_CACHE if set, else the system's place for caches."""
-    return Path(os.environ.get("FEDPROC_CACHE") or pooch.os_cache("fedproc"))
 
 
 def fetch(download: Download) -> Path:

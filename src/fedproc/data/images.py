@@ -70,8 +70,9 @@ class Images:
             for start in range(0, len(split), PIECE):  # mapped images pass through memory piece by piece
                 digest.update(np.ascontiguousarray(split.images[start : start + PIECE]).data)
             digest.update(np.ascontiguousarray(split.labels).data)
-            if split.sites is not None:
-                digest.update(np.ascontiguousarray(split.sites).data)
+            for held_by in (split.sites, split.groups):
+                if held_by is not None:
+                    digest.update(np.ascontiguousarray(held_by).data)
         digest.update("\0".join(self.class_names).encode())
         return digest.hexdigest()
 

@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from fedproc.data.download import cache_folder
+from fedproc.cache import cache_folder
 from fedproc.data.images import Bytes
 
 

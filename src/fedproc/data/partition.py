@@ -6,6 +6,7 @@ This step alone draws from numpy's RandomState, so that the draws agree with the
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -218,22 +219,40 @@ class Deal:
 
 
 def hold_out(
-    share: Indices, labels: Labels, fraction: float, seed: int, client: int, groups: Labels | None = None
-) -> tuple[Indices, Indices]:
-    """(training, validation) samples of one client, stratified, at least one left for training.
-
-    Where samples belong to groups, whole groups are held out instead.
+    shares: Sequence[Indices], labels: Labels, fraction: float, seed: int, groups: Labels | None = None
+) -> list[tuple[Indices, Indices]]:
+    """(training, validation) samples of each client, at least one left for training: stratified, or where samples
+    belong to groups whole groups, at whichever clients their samples lie.
     """
     if fraction == 0:
-        return share, share[:0]
-    chosen = np.zeros(len(share), dtype=bool)
+        return [(share, share[:0]) for share in shares]
     if groups is not None:
-        names = np.unique(groups[share])
-        order = streams.order(streams.key(seed, streams.Purpose.VALIDATION, client), len(names)).numpy()
-        for name in names[order][:-1]:
-            if chosen.sum() < fraction * len(share):
-                chosen |= groups[share] == name
-        return share[~chosen], share[chosen]
+        return _hold_out_groups(shares, groups, fraction, seed)
+    return [_hold_out_samples(share, labels, fraction, seed, client) for client, share in enumerate(shares)]
+
+
+def _hold_out_groups(
+    shares: Sequence[Indices], groups: Labels, fraction: float, seed: int
+) -> list[tuple[Indices, Indices]]:
+    """In the order of a hash, each group most of whose samples lie with clients that still lack some."""
+    names, numbers = np.unique(groups, return_inverse=True)
+    held = np.stack([np.bincount(numbers[share], minlength=len(names)) for share in shares])
+    sizes = held.sum(axis=1)
+    taken = np.zeros(len(shares), dtype=np.int64)
+    chosen = np.zeros(len(names), dtype=bool)
+    for name in streams.order(streams.key(seed, streams.Purpose.VALIDATION), len(names)).tolist():
+        own = held[:, name]
+        lacking = own[taken < fraction * sizes].sum()
+        if 2 * lacking > own.sum() and bool(((taken + own < sizes) | (own == 0)).all()):
+            chosen[name] = True
+            taken += own
+    return [(share[~chosen[numbers[share]]], share[chosen[numbers[share]]]) for share in shares]
+
+
+def _hold_out_samples(
+    share: Indices, labels: Labels, fraction: float, seed: int, client: int
+) -> tuple[Indices, Indices]:
+    chosen = np.zeros(len(share), dtype=bool)
     for k in np.unique(labels[share]):
         members = np.flatnonzero(labels[share] == k)
         at = streams.key(seed, streams.Purpose.VALIDATION, client, int(k))

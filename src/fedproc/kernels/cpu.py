@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedproc.data.download import cache_folder
+from fedproc.cache import cache_folder
 
 SOURCE = Path(__file__).with_name("cpu.c")
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")

@@ -76,8 +76,9 @@ def choose(kind: str, lanes: int | str, threads: int | None, settings: Sequence[
     """The executor by name, or the one that suits device and network, with lanes that suit its memory.
 
     On a GPU: stacked for networks of which one client leaves it idle, streamed for larger ones. On a CPU: serial.
-    `cohort` is the most clients that are ever at work together. A person's own module draws from torch's one global
-    generator, so its clients run one after another where they cannot be stacked.
+    `threads` are those that an executor had before, of serial lanes each one's. `cohort` is the most clients that are
+    ever at work together. A person's own module draws from torch's one global generator, so its clients run one after
+    another where they cannot be stacked.
     """
     on_gpu = any(setting.device.type == "cuda" for setting in settings)
     foreign = any(setting.spec.foreign for setting in settings)
@@ -88,9 +89,8 @@ def choose(kind: str, lanes: int | str, threads: int | None, settings: Sequence[
         raise InputError("--executor streamed: a network of your own cannot be captured safely; use stacked or serial")
     elif kind == "auto":
         kind = _suitable(settings, on_gpu, foreign)
-    threads = threads or cores()
     if kind == "stacked":
-        stacked = StackedExecutor(min(cohort, _room(settings)) if lanes == "auto" else int(lanes), threads)
+        stacked = StackedExecutor(min(cohort, _room(settings)) if lanes == "auto" else int(lanes), threads or cores())
         stacked.fixed = lanes != "auto"
         if on_gpu and (reason := kernels.missing()) is not None:
             stacked.notes.append(f"without own kernels, on torch's grouped convolutions: {reason}")
@@ -98,12 +98,12 @@ def choose(kind: str, lanes: int | str, threads: int | None, settings: Sequence[
     if kind == "streamed":
         if lanes != "auto" and int(lanes) > MOST_STREAMS:
             raise InputError(f"--lanes {lanes}: expected at most {MOST_STREAMS} with streamed lanes")
-        return StreamedExecutor(min(STREAMS, cohort) if lanes == "auto" else int(lanes), threads)
+        return StreamedExecutor(min(STREAMS, cohort) if lanes == "auto" else int(lanes), threads or cores())
     if foreign and lanes not in ("auto", 1):
         raise InputError(f"--lanes {lanes}: a network of your own runs one client at a time, expected auto or 1")
     most = 1 if foreign or on_gpu else min(cores(), cohort)
     count = most if lanes == "auto" else int(lanes)
-    serial = SerialExecutor(count, max(1, threads // count))
+    serial = SerialExecutor(count, threads or max(1, cores() // count))
     meant = not on_gpu and any(s.spec.name == "simple-cnn" and s.spec.dtype == torch.float32 for s in settings)
     if meant and (reason := cpu.missing()) is not None:
         serial.notes.append(f"without own kernels, on torch's convolutions: {reason}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedproc.networks.batch_norm import norm_relu
@@ -20,10 +22,25 @@ def group_norm(channels: int) -> nn.Module:
 NORMS: dict[str, Norm] = {"batch": nn.BatchNorm2d, "group": group_norm}
 
 
+class Convolution(nn.Conv2d):
+    """Without bias. Weights may come with channels last, which is what a GPU wants; on a CPU they are laid out anew,
+    since torch 2.13's backward pass overruns memory there (8 channels, stride 2, odd batch, several threads).
+    """
+
+    def __init__(self, inputs: int, outputs: int, size: int, stride: int = 1, padding: int = 0) -> None:
+        super().__init__(inputs, outputs, size, stride, padding, bias=False)
+
+    def forward(self, input: Tensor) -> Tensor:
+        weight = self.weight
+        if not weight.is_cuda:
+            weight = weight.clone(memory_format=torch.contiguous_format)
+        return F.conv2d(input, weight, None, self.stride, self.padding)
+
+
 def _shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Module:
     if stride == 1 and inputs == outputs:
         return nn.Identity()
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), norm(outputs))
+    return nn.Sequential(Convolution(inputs, outputs, 1, stride), norm(outputs))
 
 
 class BasicBlock(nn.Module):
@@ -33,9 +50,9 @@ class BasicBlock(nn.Module):
 
     def __init__(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
+        self.conv1 = Convolution(inputs, width, 3, stride, 1)
         self.norm1 = norm(width)
-        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.conv2 = Convolution(width, width, 3, 1, 1)
         self.norm2 = norm(width)
         self.shortcut = _shortcut(inputs, width, stride, norm)
 
@@ -52,11 +69,11 @@ class Bottleneck(nn.Module):
     def __init__(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
         super().__init__()
         outputs = self.expansion * width
-        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+        self.conv1 = Convolution(inputs, width, 1)
         self.norm1 = norm(width)
-        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.conv2 = Convolution(width, width, 3, stride, 1)
         self.norm2 = norm(width)
-        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
+        self.conv3 = Convolution(width, outputs, 1)
         self.norm3 = norm(outputs)
         self.shortcut = _shortcut(inputs, outputs, stride, norm)
 
@@ -69,7 +86,7 @@ class Bottleneck(nn.Module):
 def _resnet(
     block: type[BasicBlock | Bottleneck], depths: tuple[int, ...], channels: int, width: int, norm: Norm
 ) -> nn.Module:
-    layers: list[nn.Module] = [nn.Conv2d(channels, width, 3, 1, 1, bias=False), norm(width), nn.ReLU()]
+    layers: list[nn.Module] = [Convolution(channels, width, 3, 1, 1), norm(width), nn.ReLU()]
     inputs = width
     for stage, depth in enumerate(depths):
         for place in range(depth):

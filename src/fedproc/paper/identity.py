@@ -46,16 +46,16 @@ def rounds_of(experiment: Experiment) -> int:
     return METHODS[experiment.method](experiment.options, problem).rounds
 
 
-def index(folders: Sequence[Path]) -> dict[str, Path]:
-    """Finished runs below these folders, by what they are runs of."""
-    found: dict[str, Path] = {}
+def index(folders: Sequence[Path]) -> dict[str, list[Path]]:
+    """Finished runs below these folders, by what they are runs of, in the order of the folders."""
+    found: dict[str, list[Path]] = {}
     for folder in folders:
         if not folder.is_dir():
             raise InputError(f"--import {folder}: no such folder")
         for path in sorted(folder.rglob("result.json")):
-            kept = read_run(path.parent)
+            kept = read_run(path.parent, f"move {path.parent} away to go on without it")
             if kept is not None:
-                found.setdefault(identity(kept.config, int(kept.config["rounds"])), path.parent)
+                found.setdefault(identity(kept.config, int(kept.config["rounds"])), []).append(path.parent)
     if folders and not found:
         raise InputError(f"--import {' '.join(map(str, folders))}: no finished run in there")
     return found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ class Request:
     seeds: tuple[int, ...]
     out: Path
     shared: Given
-    imported: Mapping[str, Path]
+    imported: Mapping[str, Sequence[Path]]
 
     @property
     def folder(self) -> Path:
@@ -60,25 +61,32 @@ class Request:
         return {path: each for cell in self.exhibit.cells(self.scale) for path, each in self.experiments(cell).items()}
 
     def finished(self, path: Path, experiment: Experiment) -> Run | None:
-        """The run in its folder, or an imported one of the same experiment."""
+        """The run in its folder, or an imported one: of the same experiment, with the files that are needed, and
+        where seconds are told one that ran alone.
+        """
         files = ["result.json", *(tsne.needed(experiment.method) if self.exhibit.measure == "tsne" else [])]
-        for folder in (path, self.imported.get(identity(experiment.config(), rounds_of(experiment)))):
-            if folder is not None and all((folder / name).is_file() for name in files):
-                kept = read_run(folder)
-                if kept is not None:
-                    return Run(experiment, experiment.method, kept.result, kept.metrics, folder)
+        wanted = identity(experiment.config(), rounds_of(experiment))
+        for folder in (path, *self.imported.get(wanted, ())):
+            if not all((folder / name).is_file() for name in files):
+                continue
+            kept = read_run(folder, f"remove {folder} to have this run made again")
+            if kept is None or identity(kept.config, int(kept.config["rounds"])) != wanted:
+                continue
+            if kept.alone or self.exhibit.measure != "seconds":
+                return Run(experiment, experiment.method, kept.result, kept.metrics, folder)
         return None
 
 
 @dataclass(frozen=True)
 class Reproduction:
     """The finished exhibit: a grid of numbers, ours beside the published, the files that hold it, and where there are
-    several seeds each row's paired differences to FedProc's.
+    several seeds each row's paired differences to FedProc's. `missing` are the runs that it is without.
     """
 
     grid: Grid
     files: list[Path]
     differences: Table | None = None
+    missing: Sequence[str] = ()
 
 
 def slug(given: Given, scale: Scale) -> str:
@@ -111,9 +119,23 @@ def reproduce(request: Request, watcher: Watcher | None = None, only_done: bool 
             assert home is not None
             runs[home] = run(experiment, home, watcher=watcher)
     elif missing:
+        if request.exhibit.measure == "tsne":
+            _check_models(missing.values())
         paths = [path for _, path in missing.values() if path is not None]
         runs |= dict(zip(paths, run_all(missing, watcher=watcher), strict=True))
-    return _embedded(request, runs) if request.exhibit.measure == "tsne" else _written(request, runs)
+    made = _embedded(request, runs) if request.exhibit.measure == "tsne" else _written(request, runs)
+    return replace(made, missing=[*missing] if only_done else ())
+
+
+def _check_models(missing: Iterable[tuple[Experiment, Path | None]]) -> None:
+    """A run that is over is not run again for the models that it lacks."""
+    for experiment, path in missing:
+        if path is not None and (path / "result.json").is_file():
+            lacking = [name for name in tsne.needed(experiment.method) if not (path / name).is_file()]
+            if lacking:
+                raise InputError(
+                    f"{path / lacking[0]}: is gone, and the run is over; remove {path} to have this run made again"
+                )
 
 
 def _embedded(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
@@ -141,14 +163,14 @@ def _embedded(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
     for kind in ("png", "svg"):
         files.append(request.folder / f"figure.{kind}")
         write_file(files[-1], partial(drawn.save, kind=kind))
-    paths = {method: str(folder) for method, folder in folders.items()}
+    paths = {method: os.path.relpath(folder, request.folder) for method, folder in folders.items()}
     files.append(request.folder / "exhibit.json")
     write_json(files[-1], _content(request, grid, paths))
     return Reproduction(grid, files)
 
 
 def _content(request: Request, grid: Grid, runs: Mapping[str, Any]) -> Given:
-    """What exhibit.json holds."""
+    """What exhibit.json holds; runs by their paths from there."""
     about = {"exhibit": request.exhibit.name, "scale": request.scale.name, "title": grid.title}
     return {**about, "of_one_run": grid.of_one_run, "digits": grid.digits, "cells": grid.json(), "runs": runs}
 
@@ -204,7 +226,10 @@ def _written(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
         for kind in ("png", "svg"):
             files.append(folder / f"figure.{kind}")
             write_file(files[-1], partial(drawn.save, kind=kind))
-    paths = {f"{cell.row} | {cell.column}": [str(f.path) for f in of_cell[id(cell)]] for cell in cells}
+    paths = {
+        f"{cell.row} | {cell.column}": [os.path.relpath(str(f.path), folder) for f in of_cell[id(cell)]]
+        for cell in cells
+    }
     files.append(folder / "exhibit.json")
     told = [
         {"column": column, "row": row, **asdict(one), "verdict": one.verdict}

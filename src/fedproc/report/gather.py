@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,8 +38,7 @@ class Group:
     @property
     def pooled(self) -> bool:
         """Whether runs shared stacked lanes, so that their clock says nothing of a method."""
-        layouts = [(run.environment.get("executor"), run.environment.get("command", [])) for run in self.runs]
-        return len(self.runs) > 1 and any(e == "stacked" and {"compare", "paper"} & {*words} for e, words in layouts)
+        return any(run.environment.get("executor") == "stacked" and not run.alone for run in self.runs)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def gather(folders: Sequence[Path], reference: str | None = None) -> Gathered:
         for path in sorted(folder.rglob("config.json")):
             _take(homes, path.parent)
     for exhibit in exhibits.values():
-        for path in _runs_of(exhibit.content):
+        for path in _runs_of(exhibit):
             if (path / "config.json").is_file():
                 _take(homes, path)
     if not homes and not exhibits:
@@ -87,7 +87,8 @@ def gather(folders: Sequence[Path], reference: str | None = None) -> Gathered:
 
 def _take(homes: dict[Path, Kept], folder: Path) -> None:
     whole = folder.resolve()
-    if whole not in homes and (found := read_run(folder)) is not None:
+    way_out = f"move {folder} away to have the page without it"
+    if whole not in homes and (found := read_run(folder, way_out)) is not None:
         homes[whole] = found
 
 
@@ -103,9 +104,10 @@ def _exhibit(path: Path) -> Record:
     return content
 
 
-def _runs_of(content: Record) -> list[Path]:
-    found = content.get("runs", {}).values()
-    return [Path(path) for paths in found for path in (paths if isinstance(paths, list) else [paths])]
+def _runs_of(exhibit: Exhibited) -> list[Path]:
+    found = exhibit.content.get("runs", {}).values()
+    paths = [path for paths in found for path in (paths if isinstance(paths, list) else [paths])]
+    return [Path(os.path.normpath(exhibit.folder / path)) for path in paths]
 
 
 Labelled = dict[str, list[Kept]]
@@ -127,7 +129,7 @@ def _groups(
     settings: dict[str, list[Kept]] = {}
     copies: dict[Path, Path] = {}
     seen: dict[str, Path] = {}
-    for run in left.values():
+    for run in sorted(left.values(), key=lambda run: not run.result):  # a finished one is nobody's copy
         one = json.dumps([_key(run, True), run.variant, run.seed, run.config["data_seed"], run.config["model_seed"]])
         if one in seen:
             copies[run.folder] = seen[one]

@@ -16,7 +16,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,7 @@ class RunFolder:
         if path.exists() and not path.is_dir():
             raise InputError(f"--out {path}: a file is in the way, expected a folder")
         self.path = path
+        self._made = not path.exists()
         self._lock = Lock(path)
         try:
             with naming(path):
@@ -83,6 +84,10 @@ class RunFolder:
             raise
 
     def close(self) -> None:
+        """A folder that was made for nothing goes again."""
+        if self._made:
+            with suppress(OSError):  # most often it holds a run
+                self.path.rmdir()
         self._lock.release()
 
     def _is_ours(self) -> bool:
@@ -112,17 +117,17 @@ class RunFolder:
             target = self._file(name)
             shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
 
-    def settle(self, config: Record, fixed_rounds: str | None) -> None:
-        """Write config.json, or hold the one that is there against this config.
+    def check(self, config: Record, fixed_rounds: str | None) -> None:
+        """Refuse what cannot continue the run that is here, with nothing changed: another config, damaged files.
 
         `fixed_rounds` says why another number of rounds cannot continue the run, if it cannot.
         """
         known = self._read("config.json")
+        self.result()
+        self.confusions()
         if known is None:
-            write_json(self._file("config.json"), config)
             return
-        found = differences(known, config)
-        for path, old, new in found:
+        for path, old, new in differences(known, config):
             if path == "rounds":
                 continue
             if path == "plugin":
@@ -133,14 +138,18 @@ class RunFolder:
                 f"{flag(path)} {_shown(new)}: the run in {self.path} has {_shown(old)}; "
                 "take that, another --out, or --fresh to start over"
             )
-        for path, old, new in found:
-            if path == "rounds":
-                self._more_rounds(int(old), int(new), int(config["eval_every"]), fixed_rounds)
-        if known != config and self.result() is None:
+        if known["rounds"] != config["rounds"]:
+            self._check_rounds(int(known["rounds"]), int(config["rounds"]), fixed_rounds)
+
+    def settle(self, config: Record) -> None:
+        """Write config.json; a run that was checked and is to have another number of rounds is reopened for it."""
+        known = self._read("config.json")
+        if known is not None and known["rounds"] != config["rounds"]:
+            self._reopen(int(known["rounds"]), int(config["eval_every"]))
+        if known is None or (known != config and self.result() is None):
             write_json(self._file("config.json"), config)
 
-    def _more_rounds(self, old: int, new: int, eval_every: int, reason: str | None) -> None:
-        """Reopen a run for more rounds: the old last one was evaluated only because it was the last."""
+    def _check_rounds(self, old: int, new: int, reason: str | None) -> None:
         if reason is not None:
             raise InputError(
                 f"--rounds {new}: the run in {self.path} has {old} and cannot be continued with another number, "
@@ -149,11 +158,16 @@ class RunFolder:
         done = len(self.metrics())
         if new < done:
             raise InputError(f"--rounds {new}: the run in {self.path} has done {done}; take at least that, or --fresh")
+
+    def _reopen(self, old: int, eval_every: int) -> None:
+        """The old last round was evaluated, and its clients' models kept, only because it was the last."""
         if self.result() is not None and old % eval_every:
             records = [without_evaluation(r) if r["round"] == old else r for r in self.metrics()]
             self._rewrite("metrics.jsonl", records)
             self._rewrite("confusion.jsonl", [r for r in self.confusions() if r["round"] != old])
         self._file("result.json").unlink(missing_ok=True)
+        shutil.rmtree(self._file("models"), ignore_errors=True)
+        self._file("model.onnx").unlink(missing_ok=True)
 
     def _read(self, name: str) -> Record | None:
         with self._way_out():

@@ -45,6 +45,13 @@ class Kept:
     def environment(self) -> Record:
         return read_object(self.folder / "environment.json") or {}
 
+    @property
+    def alone(self) -> bool:
+        """Whether nothing else was trained beside it by the same command, so that its clock is its own."""
+        if "runs_at_once" in self.environment:
+            return bool(self.environment["runs_at_once"] == 1)
+        return not {"compare", "paper"} & {*self.environment.get("command", [])}  # runs of earlier versions
+
     @cached_property
     def confusion(self) -> npt.NDArray[np.int64] | None:
         """Of the last evaluated round."""
@@ -67,8 +74,17 @@ class Kept:
         return json.dumps([self.method, self.config.get(self.method, {}), self.config.get("plugin")], sort_keys=True)
 
 
-def read_run(folder: Path) -> Kept | None:
-    """The run in a folder, or None where there is none: a config.json of something else is left alone."""
+def read_run(folder: Path, way_out: str = "") -> Kept | None:
+    """The run in a folder, or None where there is none: a config.json of something else is left alone. Complaints end
+    with what can be done.
+    """
+    try:
+        return _read(folder)
+    except InputError as error:
+        raise InputError(f"{error}; {way_out}" if way_out else str(error)) from error
+
+
+def _read(folder: Path) -> Kept | None:
     try:
         config = read_object(folder / "config.json") or {}
     except InputError:
