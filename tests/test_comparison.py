@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from fedproc import Experiment, InputError, compare, run
-from fedproc.comparison import read_toml
+from fedproc.comparison import merged, read_toml
 
 GIVEN = {"clients": 3, "min_size": 5, "rounds": 2, "epochs": 1, "batch_size": 16, "device": "cpu"}
 
@@ -47,6 +47,21 @@ def test_more_seeds_methods_and_variants_continue_the_folder(pictures: Path, tmp
     assert json.loads((tmp_path / "sharp" / "seed-1" / "config.json").read_text())["fedproc"]["tau"] == 0.2
     with pytest.raises(InputError, match=r"--lr 0\.5: the run in .* has"):
         compare(["fedavg"], [0], tmp_path, lr=0.5, **given)
+
+
+def test_a_refused_command_changes_nothing(pictures: Path, tmp_path: Path) -> None:
+    given = {**GIVEN, "data": str(pictures), "seeds": [0, 1], "out": tmp_path}
+    compare(["fedavg", "fedproc"], **given)
+    before = {path: path.read_bytes() if path.is_file() else b"" for path in tmp_path.rglob("*")}
+    with pytest.raises(InputError, match=r"--rounds 4: the run in .*fedproc.seed-0 has 2 and cannot be continued"):
+        compare(["fedavg", "fedproc"], **{**given, "seeds": [0, 1, 2], "rounds": 4})
+    assert before == {path: path.read_bytes() if path.is_file() else b"" for path in tmp_path.rglob("*")}
+    (tmp_path / "fedproc" / "seed-1" / "metrics.jsonl").write_text("[]\n")
+    with pytest.raises(
+        InputError, match=r"seed-1.metrics.jsonl: line 1: .*; remove .*seed-1 to have this run made again"
+    ):
+        compare(["fedavg", "fedproc"], **given)
+    assert (tmp_path / "fedavg" / "seed-0" / "result.json").is_file()
 
 
 def test_a_pooled_run_is_the_run_alone(pictures: Path, tmp_path: Path) -> None:
@@ -104,3 +119,19 @@ def test_a_variant_that_is_not_what_it_says_is_refused(variants: dict[str, dict[
 def test_a_method_counts_once() -> None:
     with pytest.raises(InputError, match="--methods fedavg fedavg: expected each method once"):
         compare(["fedavg", "fedavg"], [0], **GIVEN)
+
+
+def test_rows_that_cannot_be_compared_are_refused(pictures: Path) -> None:
+    given = {**GIVEN, "data": str(pictures)}
+    fixed = {"fixed": {"method": "fedavg", "data_seed": 0, "model_seed": 0}}
+    with pytest.raises(InputError, match="--data-seed and --model-seed: both are fixed"):
+        compare(["fedavg"], [0, 1], variants=fixed, **given)
+    with pytest.raises(InputError, match=r"--val-fraction 0 for fedavg, 0\.2 for held: expected all rows with"):
+        compare(["fedavg"], [0], variants={"held": {"method": "fedavg", "val_fraction": 0.2}}, **given)
+
+
+def test_options_of_a_method_are_joined_however_it_is_written() -> None:
+    joined = merged({"two-stage": {"split": 0.3}}, {"two_stage": {"tau": 0.5}})
+    assert joined == {"two_stage": {"split": 0.3, "tau": 0.5}}
+    with pytest.raises(InputError, match="variant odd: options of two-stage, but its method is fedavg"):
+        compare([], [0], variants={"odd": {"method": "fedavg", "two_stage": {"split": 0.3}}})

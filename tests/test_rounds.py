@@ -11,7 +11,7 @@ from fedproc.methods import METHODS
 from fedproc.methods.fedavg import Problem
 from fedproc.networks.flat import Weights
 from fedproc.payload import Payload, check
-from fedproc.rounds import Plan, Progress, State, cohort, first_state, play
+from fedproc.rounds import Plan, Progress, State, _own_models, cohort, first_state, play
 
 CLASSES, FEATURES = 2, 3
 
@@ -176,3 +176,16 @@ def test_no_answer_left_is_divergence() -> None:
     assert isinstance(tasks, list)
     with pytest.raises(Diverged, match=r"round 1.*client 0 and 2 others: params is not finite.*--lr"):
         loop.send([Answer(task, None, "params is not finite") for task in tasks])
+
+
+def test_models_of_clients_whose_prototypes_came_to_nothing_are_evaluated_too() -> None:
+    weights = Weights(torch.ones(3), torch.zeros(0), torch.zeros(0, dtype=torch.int64))
+
+    def answer(client: int, kind: Kind, tensors: dict[str, torch.Tensor]) -> Answer:
+        return Answer(Task(kind, client, 0, Payload({}), {}), Payload(tensors))
+
+    good = [answer(client, Kind.TRAIN, weights.tensors()) for client in (0, 1)]
+    means = {"class_means": torch.ones(2, 4), "class_counts": torch.tensor([3.0, 0.0])}
+    (_, first, known), (_, second, none) = _own_models(good, [answer(0, Kind.PROTOTYPES, means)])
+    assert first.tolist() == means["class_means"].tolist() and known.tolist() == [True, False]
+    assert second.tolist() == torch.zeros(2, 4).tolist() and none.tolist() == [False, False]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -129,7 +130,8 @@ def compare(
             try:
                 experiment = Experiment(**merged({**given, "seed": seed}, values))
             except InputError as error:
-                raise InputError(f"variant {label}: {error}" if label in (variants or {}) else str(error)) from error
+                text = f"variant {label}: {error}" if label in (variants or {}) else str(error)
+                raise InputError(LISTED.sub(r"--\1s ", text)) from error
             fixed = {name: value for name, value in merged(given, values).items() if value is not None}
             if len(seeds) > 1 and {"data_seed", "model_seed"} <= set(fixed):
                 raise InputError("--data-seed and --model-seed: both are fixed, so all --seeds would give the same run")
@@ -175,6 +177,7 @@ def read_toml(path: Path, flag: str) -> Given:
     return {name.replace("-", "_") if not isinstance(value, dict) else name: value for name, value in found.items()}
 
 
+LISTED = re.compile("^--(seed|method) ")  # which a comparison takes several of
 ACCURACIES = ("final_accuracy", "last10_accuracy", "final_prototype_accuracy", "last10_prototype_accuracy")
 
 

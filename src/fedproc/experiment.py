@@ -278,10 +278,10 @@ def _allowed(kind: str, context: dict[str, Any], message: str) -> str:
     if "expected" in context:
         return f"expected {context['expected']}"
     words = {
-        "greater_than": "a number above {gt:g}",
-        "greater_than_equal": "at least {ge:g}",
-        "less_than": "a number below {lt:g}",
-        "less_than_equal": "at most {le:g}",
+        "greater_than": "a number above {gt:.10g}",
+        "greater_than_equal": "at least {ge:.10g}",
+        "less_than": "a number below {lt:.10g}",
+        "less_than_equal": "at most {le:.10g}",
         "int_parsing": "a whole number",
         "int_from_float": "a whole number",
         "int_type": "a whole number",

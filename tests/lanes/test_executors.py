@@ -297,3 +297,14 @@ def test_bf16_learns_what_float32_learns(train: Train, executor: str, network: s
     moved = {name: session.state.weights.params for name, session in ends.items()}
     assert 0 < float((moved["bf16"] - moved["fp32"]).norm() / moved["fp32"].norm()) < 0.2
     assert abs(ends["bf16"].records[-1]["test_accuracy"] - ends["fp32"].records[-1]["test_accuracy"]) <= 0.15
+
+
+@pytest.mark.parametrize(("cores", "each"), [(8, 4), (2, 1), (1, 1)])
+def test_serial_lanes_continue_with_the_threads_they_had(
+    monkeypatch: pytest.MonkeyPatch, cores: int, each: int
+) -> None:
+    monkeypatch.setattr("fedproc.lanes.cores", lambda: cores)
+    setting = toy_session().setting
+    made = choose("serial", 2, None, [setting], 5)
+    again = choose("serial", made.lanes, made.threads, [setting], 5)
+    assert (made.threads, again.threads, again.lanes) == (each, each, 2)

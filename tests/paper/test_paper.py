@@ -20,6 +20,7 @@ from fedproc.paper.exhibits import EXHIBITS, SCALES, Exhibit
 from fedproc.paper.identity import index
 from fedproc.paper.reproduce import Request, reproduce, slug
 from fedproc.report.contents import write_report
+from fedproc.report.gather import gather
 from fedproc.session import Session
 from fedproc.simulate import Nobody
 
@@ -31,7 +32,7 @@ class Forbidden(Nobody):
         raise AssertionError("something ran that was done")
 
 
-def request(name: str, out: Path, imported: dict[str, Path] | None = None) -> Request:
+def request(name: str, out: Path, imported: dict[str, list[Path]] | None = None) -> Request:
     return Request(EXHIBITS[name], SCALES["tiny"], (0,), out, {"device": "cpu"}, imported or {})
 
 
@@ -54,7 +55,7 @@ def test_every_exhibit_is_written_with_the_numbers_of_its_runs(made: Path, exhib
         if exhibit.measure == "seconds":
             assert 0 < cell["mean"] < 600
         else:
-            result = json.loads((Path(run) / "result.json").read_text())
+            result = json.loads((folder / run / "result.json").read_text())
             assert cell["mean"] == pytest.approx(100 * result["final_accuracy"])
     with (folder / "table.csv").open() as file:
         assert len(list(csv.DictReader(file))) == len(cells)
@@ -74,7 +75,7 @@ def test_several_seeds_give_paired_differences_to_fedproc(tmp_path: Path, capsys
     (column,) = {cell["column"] for cell in found["cells"]}
 
     def finals(row: str) -> list[float]:
-        results = [Path(run) / "result.json" for run in found["runs"][f"{row} | {column}"]]
+        results = [folder / run / "result.json" for run in found["runs"][f"{row} | {column}"]]
         return [json.loads(result.read_text())["final_accuracy"] for result in results]
 
     assert [one["row"] for one in found["differences"]] == ["two-stage", "alpha = 0.5"]
@@ -116,7 +117,11 @@ def test_all_that_is_done_is_shown_and_the_rest_is_named(
     words = ["paper", "--scale", "tiny", "--only-done", "--out", str(tmp_path), "--device", "cpu"]
     shutil.copytree(made / "tiny" / "runs", tmp_path / "tiny" / "runs")
     assert execute([*words, "all"]) == 0
-    assert "time: 0 of 5 runs are done" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "time: 0 of 5 runs are done" in shown and "not done:" not in shown
+    shutil.rmtree(next(iter(request("accuracy", tmp_path).wanted())))
+    assert execute([*words, "accuracy"]) == 0
+    assert "1 of 6 runs are not done: runs/fashion-mini-solo/seed-0" in capsys.readouterr().out
     assert {path.parent.name for path in tmp_path.glob("tiny/*/exhibit.json")} == set(EXHIBITS) - {"time"}
     with pytest.raises(InputError, match="time: 0 of 5 runs are done"):
         execute([*words, "time"])
@@ -145,6 +150,49 @@ def test_a_run_of_something_else_is_not_imported(made: Path, tmp_path: Path) -> 
     other = SCALES["tiny"]
     changed = Request(EXHIBITS["accuracy"], other, (1,), tmp_path, {"device": "cpu"}, index([made]))
     assert all(changed.finished(path, each) is None for path, each in changed.wanted().items())
+
+
+def test_a_run_of_something_else_in_the_runs_place_is_not_taken(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "tiny", tmp_path / "tiny")
+    path, experiment = next(iter(request("accuracy", tmp_path).wanted().items()))
+    assert request("accuracy", tmp_path).finished(path, experiment) is not None
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "lr": 0.5}))
+    assert request("accuracy", tmp_path).finished(path, experiment) is None
+    with pytest.raises(InputError, match=r"--lr 0\.01: the run in .* has 0\.5; take that, another --out"):
+        reproduce(request("accuracy", tmp_path), Forbidden())
+
+
+def test_of_several_imported_runs_one_that_has_what_is_needed_is_taken(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "tiny" / "runs", tmp_path / "bare", ignore=shutil.ignore_patterns("*.safetensors"))
+    for folders in ([tmp_path / "bare", made], [made, tmp_path / "bare"]):
+        reproduce(request("tsne", tmp_path / "out", index(folders)), Forbidden(), only_done=True)
+
+
+def test_times_are_not_of_runs_beside_others(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "tiny" / "alone", tmp_path / "alone")
+    asked = request("time", tmp_path / "out", index([tmp_path]))
+    assert all(asked.finished(path, each) for path, each in asked.wanted().items())
+    for path in tmp_path.rglob("environment.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "runs_at_once": 5}))
+    assert not any(asked.finished(path, each) for path, each in asked.wanted().items())
+
+
+def test_models_that_are_gone_are_named(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "tiny", tmp_path / "tiny")
+    path = next(path for path, each in request("tsne", tmp_path).wanted().items() if each.method == "fedavg")
+    (path / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"model\.safetensors: is gone, and the run is over; remove .* made again"):
+        reproduce(request("tsne", tmp_path), Forbidden())
+
+
+def test_the_page_finds_an_exhibits_runs_from_anywhere(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(made.parent)
+    reproduce(request("accuracy", tmp_path / "out", index([Path(made.name)])), Forbidden())
+    monkeypatch.chdir("/")
+    assert len(gather([tmp_path / "out"]).runs) == len(request("accuracy", made).wanted())
 
 
 def test_the_list_tells_what_is_done(made: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,9 +58,10 @@ def results(folder: Path, name: str) -> list[float]:
 
 def test_the_pages_numbers_are_those_of_the_run_folders(page: Path, compared: Path) -> None:
     found = Values(page.read_text(encoding="utf-8"))
-    table = next(t for t in found.tables if len(t.get("fedproc", [])) == 6)  # seeds and five numbers
+    table = next(t for t in found.tables if len(t.get("fedproc", [])) == 7)  # seeds and six numbers
     for method in ("fedavg", "fedproc"):
-        names = ("final_accuracy", "last10_accuracy", "best_accuracy", "final_prototype_accuracy", "seconds")
+        names = ["final_accuracy", "last10_accuracy", "best_accuracy"]
+        names += ["final_prototype_accuracy", "last10_prototype_accuracy", "seconds"]
         means = [statistics.fmean(results(compared / method, name)) for name in names]
         assert table[method] == pytest.approx([2, *(100 * mean for mean in means[:-1]), means[-1]])
 
@@ -177,6 +178,35 @@ def test_other_images_under_the_same_name_stand_apart(compared: Path, tmp_path: 
     assert len(gather([tmp_path]).groups) == 2
 
 
+def test_own_images_that_the_seed_splits_are_one_setting(compared: Path, tmp_path: Path) -> None:
+    shutil.copytree(compared / "fedavg", tmp_path / "runs")
+    for path in sorted(tmp_path.rglob("config.json")):
+        config = {**json.loads(path.read_text()), "data": "photos"}
+        path.write_text(json.dumps({**config, "fingerprint": f"split by {config['data_seed']}"}))
+    (group,) = gather([tmp_path]).groups
+    assert [len(row.runs) for row in group.comparison.rows] == [2]
+    shutil.copytree(tmp_path / "runs" / "seed-1", tmp_path / "runs" / "again")
+    other = tmp_path / "runs" / "again" / "config.json"
+    other.write_text(json.dumps({**json.loads(other.read_text()), "fingerprint": "other photos"}))
+    assert len(gather([tmp_path]).groups) == 3  # one seed with two kinds of data: the name is not enough
+
+
+def test_a_finished_run_is_no_copy_of_an_unfinished_one(compared: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        shutil.copytree(compared / "fedavg" / "seed-0", tmp_path / name)
+    (tmp_path / "a" / "result.json").unlink()
+    found = gather([tmp_path])
+    assert found.copies == {tmp_path / "a": tmp_path / "b"} and len(found.groups[0].comparison.rows) == 1
+
+
+def test_differences_are_to_the_reference_of_the_comparison(compared: Path, tmp_path: Path) -> None:
+    shutil.copytree(compared, tmp_path / "cmp")
+    path = tmp_path / "cmp" / "comparison.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "reference": "fedproc"}))
+    assert gather([tmp_path]).groups[0].comparison.reference == "fedproc"
+    assert gather([tmp_path], "fedavg").groups[0].comparison.reference == "fedavg"
+
+
 def test_the_reference_is_a_row_that_is_there(compared: Path, tmp_path: Path) -> None:
     shutil.copytree(compared, tmp_path / "cmp")
     for path in (tmp_path / "cmp" / "fedavg").rglob("result.json"):
@@ -222,7 +252,16 @@ def test_odd_names_are_shown_as_they_are(compared: Path, tmp_path: Path, capsys:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("metrics.jsonl", "[1]\n", "one object with its round a line"),
+        ("metrics.jsonl", "[1]\n", "line 1: expected an object with its round"),
+        (
+            "metrics.jsonl",
+            '{"round": 1}\n{"round": 2, "test_accuracy": "x"}\n',
+            "line 2: test_accuracy x: expected a number",
+        ),
+        ("metrics.jsonl", '{"round": 1, "seconds": 3}\n', "seconds 3: expected numbers by name"),
+        ("confusion.jsonl", '{"round": 1}\n', "confusion.jsonl: expected rows of whole numbers"),
+        ("partition.json", '{"class_names": 3}', "partition.json: expected rows of whole numbers"),
+        ("partition.json", '{"class_names": 3, "counts": [[1, 2]]}', "class_names 3: expected the names of 2 classes"),
         ("config.json", '{"method": "fedavg", "fingerprint": "", "data_seed": 0}', "beta, clients, data, "),
         ("config.json", "{", "config.json: cannot be read"),
         ("result.json", "[]", "result.json: expected a JSON object"),
@@ -232,6 +271,16 @@ def test_damages_are_named(compared: Path, tmp_path: Path, name: str, content: s
     shutil.copytree(compared, tmp_path / "cmp")
     (tmp_path / "cmp" / "fedavg" / "seed-0" / name).write_text(content)
     with pytest.raises(InputError, match=re.escape(words)):
+        write_report([tmp_path / "cmp"], tmp_path / "page")
+
+
+@pytest.mark.parametrize(("name", "value"), [("seed", "a"), ("rounds", None)])
+def test_configs_of_no_sense_are_named(compared: Path, tmp_path: Path, name: str, value: object) -> None:
+    shutil.copytree(compared, tmp_path / "cmp")
+    path = tmp_path / "cmp" / "fedavg" / "seed-0" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+    words = f"config.json: {name} {value}: expected a whole number; move .*seed-0 away to have the page without it"
+    with pytest.raises(InputError, match=words):
         gather([tmp_path / "cmp"])
 
 
@@ -299,7 +348,7 @@ def test_an_unknown_reference_is_refused(compared: Path, tmp_path: Path) -> None
 def test_a_damaged_file_is_named(compared: Path, tmp_path: Path) -> None:
     shutil.copytree(compared, tmp_path / "cmp")
     (tmp_path / "cmp" / "fedavg" / "seed-0" / "metrics.jsonl").write_text("{]\n")
-    with pytest.raises(InputError, match=r"seed-0.metrics.jsonl: a line is not JSON"):
+    with pytest.raises(InputError, match=r"seed-0.metrics.jsonl: line 1 is not JSON"):
         gather([tmp_path / "cmp"])
 
 
@@ -322,6 +371,14 @@ def test_more_lines_than_colours_are_told_apart_by_dashes_and_named_beside_the_p
     drawn = draw_curves({label: [[{"round": t, "test_accuracy": t / 9} for t in range(3)]] for label in labels})
     assert [text.get_text() for text in drawn.figure.legends[0].get_texts()] == labels
     assert not any(panel.get_legend() for panel in drawn.figure.axes)
+
+
+def test_a_legend_of_many_lines_is_whole() -> None:
+    runs = [[{"round": t, "test_accuracy": 0.1 * t} for t in (1, 2, 3)]]
+    root = ElementTree.fromstring(draw_curves({f"row-{n:02d}": runs for n in range(40)}).svg)
+    height = float(root.get("viewBox", "").split()[3])
+    places = {text.text: float(text.get("y", "nan")) for text in root.iter(f"{{{SVG}}}text")}
+    assert all(0 < places[f"row-{n:02d}"] < height for n in range(40))
 
 
 def test_cells_are_escaped() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from fedproc.cli.display import print_table
-from fedproc.cli.parser import Parser, add_experiment_flags
+from fedproc.cli.parser import Parser, add_experiment_flags, whole_numbers
 from fedproc.cli.run import add_out, gathered, watching
 from fedproc.comparison import compare, read_toml
 from fedproc.errors import InputError
@@ -54,15 +54,13 @@ def add(commands: Any) -> None:
 def command(parsed: argparse.Namespace, console: Console) -> int:
     values = gathered(parsed)
     listed = _list("seeds", parsed.seeds, values.pop("seeds", ["0", "1", "2"]))
-    try:
-        seeds = [int(seed) for seed in listed]
-    except ValueError:
-        raise InputError(f"--seeds {' '.join(listed)}: expected whole numbers") from None
+    seeds = whole_numbers("--seeds", listed)
     values.pop("seed", None)
     values.pop("method", None)
     variants = read_variants(parsed.variants) if parsed.variants else {}
     methods = _list("methods", parsed.methods, values.pop("methods", [] if variants else ["fedavg", "fedproc"]))
-    reference = parsed.reference or values.pop("reference", None)
+    below = values.pop("reference", None)
+    reference = below if parsed.reference is None else parsed.reference
     watcher = watching(parsed, console)
     how = {"variants": variants, "reference": reference, "fresh": parsed.fresh, "watcher": watcher}
     done = compare(methods, seeds, parsed.out, **how, **values)
@@ -74,7 +72,8 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
         if done.paired(f"{done.prefix}final_accuracy"):
             print_table(console, differences(done))
         elif len(seeds) > 1:
-            console.print("no two rows have two finished seeds in common: there is no difference to tell")
+            why = f"no row has two finished seeds in common with {done.reference}"
+            console.print(f"{why}: there is no difference to tell; --reference takes another row", highlight=False)
         else:
             console.print(ONE_SEED)
     console.print(f"runs, comparison.json and curves.png are in {parsed.out}", highlight=False)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedproc.cli.display import Display, print_table
-from fedproc.cli.parser import Parser
+from fedproc.cli.parser import Parser, whole_numbers
 from fedproc.errors import InputError
 from fedproc.paper.exhibits import EXHIBITS, SCALES
 
@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
         "name", choices=["list", "all", *EXHIBITS], metavar="NAME", help=", ".join(["list", "all", *EXHIBITS])
     )
     parser.add_argument("--scale", choices=SCALES, default="small", help="default: small")
-    parser.add_argument("--seeds", nargs="+", type=int, metavar="N", help="default: the scale's")
+    parser.add_argument("--seeds", nargs="+", metavar="N", help="default: the scale's")
     parser.add_argument("--out", type=Path, default=Path("runs/paper"), help="default: runs/paper")
     parser.add_argument(
         "--import", nargs="+", type=Path, default=[], dest="imports", metavar="DIR", help="folders with finished runs"
@@ -49,7 +49,11 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     from fedproc.paper.reproduce import Request, TooLittleDone, reproduce  # matplotlib takes a while to import
 
     scale = SCALES[parsed.scale]
-    seeds = tuple(parsed.seeds or scale.seeds)
+    if parsed.out.exists() and not parsed.out.is_dir():
+        raise InputError(f"--out {parsed.out}: a file is in the way, expected a folder")
+    seeds = tuple(whole_numbers("--seeds", parsed.seeds)) if parsed.seeds else scale.seeds
+    if min(seeds) < 0:
+        raise InputError(f"--seeds {' '.join(map(str, seeds))}: expected whole numbers from 0 on")
     if len(set(seeds)) != len(seeds):
         raise InputError(f"--seeds {' '.join(map(str, seeds))}: expected each seed once")
     shared = {name: getattr(parsed, name) for name in MACHINE if getattr(parsed, name) is not None}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+from collections.abc import Sequence
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -51,6 +52,8 @@ class Parser(argparse.ArgumentParser):
             known = [w for parser in self._parsers() for w in parser._option_string_actions]
             close = difflib.get_close_matches(word, known, 1)
             hint = f"did you mean {close[0]}?" if close else "--help lists what there is"
+            if word in known:
+                hint = "other commands have it; --help lists what this one has"
             raise InputError(f"{rest[0]}: not understood; {hint}")
         return parsed
 
@@ -61,6 +64,13 @@ class Parser(argparse.ArgumentParser):
                 for child in action.choices.values():
                     found += child._parsers() if isinstance(child, Parser) else [child]
         return found
+
+
+def whole_numbers(flag: str, words: Sequence[str]) -> list[int]:
+    try:
+        return [int(word) for word in words]
+    except ValueError:
+        raise InputError(f"{flag} {' '.join(words)}: expected whole numbers") from None
 
 
 def add_experiment_flags(parser: argparse.ArgumentParser, without: tuple[str, ...] = ()) -> None:
@@ -85,7 +95,8 @@ def _add(group: Any, path: str, field: FieldInfo) -> None:
     if field.default is not None and "follows" not in words[0]:
         words.append(f"default: {_shown(field.default)}")
     text = "; ".join(words).replace("%", "%%")
-    group.add_argument(flag(path), dest=path, metavar=_metavar(field.annotation), default=None, help=text)
+    bare = {"nargs": "?", "const": "true"} if field.annotation is bool else {}
+    group.add_argument(flag(path), dest=path, metavar=_metavar(field.annotation), default=None, help=text, **bare)
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:

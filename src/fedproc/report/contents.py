@@ -47,7 +47,11 @@ def write_report(
         name = f"{content['scale']}-{content['exhibit']}"
         name = name if name not in page.tables else f"{name}-{place}"
         known = EXHIBITS[content["exhibit"]]
-        figure, grid = exhibit.folder / "figure.svg", _grid(content)
+        try:
+            figure, grid = exhibit.folder / "figure.svg", _grid(content)
+        except (TypeError, KeyError, AttributeError) as error:
+            what = "expected what `fedproc paper` writes"
+            raise InputError(f"{exhibit.folder / 'exhibit.json'}: {what}, got {error}") from error
         page.section(
             name,
             f"{known.number}: {known.title} ({content['scale']} scale)",
@@ -95,7 +99,7 @@ def _section(page: Page, name: str, group: Group, folded: bool) -> None:
     comparison = group.comparison
     parts = []
     if comparison.rows:
-        table = accuracies(comparison, group.published)
+        table = accuracies(comparison, group.published, everything=True)
         parts.append(page.table(f"{name}-accuracy", replace(table, note=POOLED if group.pooled else "")))
     drawn = {label: runs for label, runs in curves(comparison).items() if runs}
     ends = _ends(drawn)
@@ -187,7 +191,7 @@ def _time(page: Page, name: str, group: Group) -> list[str]:
         runs = [run for run in row.runs if run.metrics]
         if not runs:
             continue
-        parts = {p: [r["seconds"].get(p, 0.0) for run in runs for r in run.metrics] for p in PARTS}
+        parts = {p: [r.get("seconds", {}).get(p, 0.0) for run in runs for r in run.metrics] for p in PARTS}
         spent = {p: statistics.median([v for v in values if v] or [0.0]) for p, values in parts.items()}
         seconds[row.label] = spent
         whole, rate, up = (row.spread(key) for key in ("seconds", "samples_per_second", "bytes_up"))
@@ -226,7 +230,9 @@ def _runs(page: Page, gathered: Gathered) -> list[str]:
     ]
     heads = ["folder", "method", "seed", "status", "images", "final", "seconds"]
     table = Table("final accuracy in per cent", heads, rows)
-    return [f"<details><summary>{len(rows)} runs</summary>{page.table('runs', table)}</details>"] if rows else []
+    return (
+        [f"<details><summary>{many(len(rows), 'run')}</summary>{page.table('runs', table)}</details>"] if rows else []
+    )
 
 
 def _origin(runs: Sequence[Kept]) -> list[str]:

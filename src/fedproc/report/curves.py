@@ -25,7 +25,7 @@ BAND = f"95 % interval of the mean over seeds from {ENOUGH} seeds on, the range 
 def draw_curves(rows: Mapping[str, Runs]) -> Picture:
     """One panel a kind of accuracy, one line a row; `rows` holds the records of each row's runs."""
     shades = lines(rows)
-    made = picture(11.5, 4.2)
+    made = picture(11.5, max(4.2, 0.4 + 0.18 * len(rows)))  # the legend is a column
     axes = made.figure.subplots(1, len(PANELS), sharey=True)
     for panel, (title, names) in zip(axes, PANELS, strict=True):
         for label, runs in rows.items():

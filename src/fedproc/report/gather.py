@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedproc.comparison import Comparison, Row, usual_reference
+from fedproc.data import SOURCES
 from fedproc.errors import InputError
 from fedproc.experiment import FREE, Experiment
 from fedproc.methods import METHODS
@@ -66,7 +67,8 @@ def gather(folders: Sequence[Path], reference: str | None = None) -> Gathered:
     compared: dict[Path, Record] = {}
     for folder in folders:
         if not folder.is_dir():
-            raise InputError(f"{folder}: no such folder; expected run folders, or folders that hold some")
+            what = "a file" if folder.exists() else "no such folder"
+            raise InputError(f"{folder}: {what}; expected run folders, or folders that hold some")
         for path in sorted(folder.rglob("exhibit.json")):
             exhibits.setdefault(path.parent.resolve(), Exhibited(path.parent, _exhibit(path)))
         for path in sorted(folder.rglob("comparison.json")):
@@ -117,39 +119,46 @@ def _groups(
     homes: dict[Path, Kept], compared: dict[Path, Record], reference: str | None
 ) -> tuple[list[Group], dict[Path, Path]]:
     """Comparisons as they were asked for; the rest by setting, copies left out."""
-    found: list[tuple[str, Labelled]] = []
+    found: list[tuple[str, Labelled, str | None]] = []  # with the reference that was asked for
     left = dict(homes)
     for folder, content in compared.items():
-        rows = content.get("rows")
+        told = content.get("rows")
         others = sorted({home.parent.name for home in left if home.parent.parent == folder})  # of earlier commands
-        labels = dict.fromkeys([*(rows if isinstance(rows, dict) else {}), *others])
+        labels = dict.fromkeys([*(told if isinstance(told, dict) else {}), *others])
         mine = {label: [left.pop(home) for home in list(left) if home.parent == folder / label] for label in labels}
         if any(mine.values()):
-            found.append((_name(folder), {label: runs for label, runs in mine.items() if runs}))
+            rows = {label: runs for label, runs in mine.items() if runs}
+            found.append((_name(folder), rows, content.get("reference")))
     settings: dict[str, list[Kept]] = {}
     copies: dict[Path, Path] = {}
     seen: dict[str, Path] = {}
+    split = _split_by_seed([*left.values()])
+
+    def key(run: Kept, rounds: bool) -> str:
+        return _key(run, rounds, fingerprint=_key(run, False, False) not in split)
+
     for run in sorted(left.values(), key=lambda run: not run.result):  # a finished one is nobody's copy
-        one = json.dumps([_key(run, True), run.variant, run.seed, run.config["data_seed"], run.config["model_seed"]])
+        one = json.dumps([key(run, True), run.variant, run.seed, run.config["data_seed"], run.config["model_seed"]])
         if one in seen:
             copies[run.folder] = seen[one]
             continue
         seen[one] = run.folder
         if not _mergeless(run):
-            settings.setdefault(_key(run, rounds=True), []).append(run)
+            settings.setdefault(key(run, True), []).append(run)
     for run in left.values():
         if _mergeless(run) and run.folder not in copies:  # beside those it is compared with, of however many rounds
-            beside = [key for key, runs in settings.items() if _key(runs[0], rounds=False) == _key(run, rounds=False)]
-            most = max(beside, key=lambda key: len(settings[key])) if beside else _key(run, rounds=True)
+            beside = [which for which, runs in settings.items() if key(runs[0], False) == key(run, False)]
+            most = max(beside, key=lambda which: len(settings[which])) if beside else key(run, True)
             settings.setdefault(most, []).append(run)
-    found += [("", _labelled(runs)) for runs in settings.values()]
-    if reference is not None and not any(reference in rows for _, rows in found):
-        known = sorted({label for _, rows in found for label in rows})
+    found += [("", _labelled(runs), None) for runs in settings.values()]
+    if reference is not None and not any(reference in rows for _, rows, _ in found):
+        known = sorted({label for _, rows, _ in found for label in rows})
         raise InputError(f"--reference {reference}: expected one of {', '.join(known)}")
-    titles = _titles([[run for runs in rows.values() for run in runs] for _, rows in found])
+    titles = _titles([[run for runs in rows.values() for run in runs] for _, rows, _ in found])
     groups = []
-    for title, (name, rows) in zip(titles, found, strict=True):
-        groups.append(_group(f"{name}: {title}" if name and len(found) > 1 else title, rows, reference))
+    for title, (name, rows, asked) in zip(titles, found, strict=True):
+        title = f"{name}: {title}" if name and len(found) > 1 else title
+        groups.append(_group(title, rows, reference if reference in rows else asked))
     return groups, copies
 
 
@@ -162,8 +171,23 @@ def _fields(run: Kept) -> Record:
     return {name: value for name, value in run.config.items() if name not in APART and not isinstance(value, dict)}
 
 
-def _key(run: Kept, rounds: bool) -> str:
-    return json.dumps({n: v for n, v in _fields(run).items() if rounds or n != "rounds"}, sort_keys=True)
+def _key(run: Kept, rounds: bool, fingerprint: bool) -> str:
+    apart = {name for name, kept in (("rounds", rounds), ("fingerprint", fingerprint)) if not kept}
+    return json.dumps({n: v for n, v in _fields(run).items() if n not in apart}, sort_keys=True)
+
+
+def _split_by_seed(runs: Sequence[Kept]) -> set[str]:
+    """Settings whose data are others with each data seed and the same with the same: a person's own images, of which
+    the seed chooses the test images.
+    """
+    found: dict[str, set[tuple[str, int]]] = {}
+    for run in runs:
+        if run.config["data"] not in SOURCES:
+            pair = (str(run.config["fingerprint"]), int(run.config["data_seed"]))
+            found.setdefault(_key(run, False, False), set()).add(pair)
+    return {
+        key for key, pairs in found.items() if len(pairs) == len({f for f, _ in pairs}) == len({s for _, s in pairs})
+    }
 
 
 def _titles(groups: Sequence[Sequence[Kept]]) -> list[str]:
@@ -210,7 +234,7 @@ def _group(title: str, rows: Labelled, reference: str | None) -> Group:
             made.append(Row.of(label, over))
         if len(over) < len(runs):
             under_way[label] = sorted((run for run in runs if not run.result), key=lambda run: run.seed)
-    labels = [row.label for row in made if row.runs]
+    labels = [row.label for row in made if len(row.runs) > 1] or [row.label for row in made if row.runs]
     against = reference if reference in labels else usual_reference(labels) if labels else ""
     table = published_by_setting()
     keys = {label: setting_of(runs[0].config, int(runs[0].config["rounds"])) for label, runs in rows.items()}

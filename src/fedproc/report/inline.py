@@ -37,7 +37,8 @@ def inline(drawn: str, name: str, title: str) -> str:
             for path in group.iter(f"{{{SVG}}}path"):
                 path.set("style", path.get("style", "").replace("fill: #ffffff", "fill: none"))
     for element in root.iter():
-        element.set("style", FAMILY.sub("", element.get("style", "").replace("#000000", "currentColor")))
+        style = element.get("style", "").replace("#000000", "currentColor").replace("#666666", "var(--grey)")
+        element.set("style", FAMILY.sub("", style))
         if not element.get("style"):
             del element.attrib["style"]
         own = element.attrib.pop("id", None)

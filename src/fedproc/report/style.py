@@ -55,7 +55,9 @@ def legend(made: Figure, panels: Sequence[Axes]) -> None:
     drawn = [panel.get_legend_handles_labels() for panel in panels]
     found = {label: handle for handles, labels in drawn for handle, label in zip(handles, labels, strict=True)}
     if found:
-        made.legend(list(found.values()), list(found), frameon=False, fontsize=8, loc="outside right upper")
+        made.legend(
+            list(found.values()), list(found), frameon=False, fontsize=8, handlelength=3, loc="outside right upper"
+        )
 
 
 def plain(text: str) -> str:

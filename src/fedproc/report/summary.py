@@ -16,6 +16,7 @@ NUMBERS = {
     "best": "best_accuracy",
     "nearest prototype": "final_prototype_accuracy",
 }
+MORE = {"prototype, last 10": "last10_prototype_accuracy"}  # where there is room
 KINDS = {
     "final": "final_accuracy",
     "last 10": "last10_accuracy",
@@ -26,21 +27,25 @@ KINDS = {
 TOLD = ("difference", "95 % interval", "p", "seen from", "verdict")
 
 
-def accuracies(comparison: Comparison, published: Mapping[str, Published] | None = None) -> Table:
+def accuracies(
+    comparison: Comparison, published: Mapping[str, Published] | None = None, everything: bool = False
+) -> Table:
     """Mean and sample deviation over seeds, in per cent; the final round first, beside what was published."""
     prefix = comparison.prefix
+    numbers = {**NUMBERS, **(MORE if everything else {})}
     rows = []
     for row in comparison.rows:
         diverged = f" ({len(row.diverged)} diverged)" if row.diverged else ""
-        cells = [Shown(row.label), Shown(f"{len(row.runs)}{diverged}", len(row.runs))]
-        cells += [_spread(words, row.spread(prefix + name), 100.0) for words, name in NUMBERS.items()]
+        more = {"diverged": float(len(row.diverged))} if any(each.diverged for each in comparison.rows) else {}
+        cells = [Shown(row.label), Shown(f"{len(row.runs)}{diverged}", len(row.runs), more)]
+        cells += [_spread(words, row.spread(prefix + name), 100.0) for words, name in numbers.items()]
         if published:
             theirs = published.get(row.label)
             text = Number(None, published=theirs.value, published_deviation=theirs.deviation).theirs if theirs else ""
             more = {"published deviation": theirs.deviation} if theirs and theirs.deviation is not None else {}
             cells.insert(3, Shown(text, theirs.value if theirs else None, more))
         rows.append([*cells, _spread("s a run", row.spread("seconds"), 1.0, 1)])
-    heads = ["", "seeds", *NUMBERS, "s a run"]
+    heads = ["", "seeds", *numbers, "s a run"]
     if published:
         heads.insert(3, "published")
     title = "accuracy, %: mean ± sample deviation over seeds" + (" (validation)" if prefix else "")

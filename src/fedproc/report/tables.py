@@ -90,9 +90,9 @@ class Table:
             lines.append(f'<tr><th scope="row">{escape(first.text)}</th>{cells}</tr>')
         note = f'<p class="note">{escape(self.note)}</p>' if self.note else ""
         body = "\n".join(lines)
-        title = f"<caption>{escape(self.title)}</caption>" if caption else ""
+        title = f'<p class="note">{escape(self.title)}</p>' if caption else ""
         return (
-            f'<div class="wide"><table>{title}<thead><tr>{heads}</tr></thead>'
+            f'{title}<div class="wide"><table aria-label="{escape(self.title)}"><thead><tr>{heads}</tr></thead>'
             f"<tbody>\n{body}\n</tbody></table></div>{note}"
         )
 

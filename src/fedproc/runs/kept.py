@@ -17,6 +17,8 @@ from fedproc.runs.result import complaint
 
 Record = dict[str, Any]
 OURS = {"method", "fingerprint", "data_seed"}  # a config.json without these is somebody else's
+DRAWN = ("test_accuracy", "val_accuracy", "prototype_accuracy", "val_prototype_accuracy")
+WHOLE = ("seed", "data_seed", "clients", "rounds", "epochs")
 NEEDED = OURS | {"seed", "data", "clients", "partition", "beta", "sample", "rounds", "epochs", "lr", "network"}
 
 
@@ -55,14 +57,21 @@ class Kept:
     @cached_property
     def confusion(self) -> npt.NDArray[np.int64] | None:
         """Of the last evaluated round."""
-        lines = read_lines(self.folder / "confusion.jsonl")
-        return np.array(lines[-1]["confusion"], dtype=np.int64) if lines else None
+        path = self.folder / "confusion.jsonl"
+        lines = read_lines(path)
+        return _matrix(path, lines[-1].get("confusion")) if lines else None
 
     @cached_property
     def partition(self) -> tuple[list[str], npt.NDArray[np.int64]] | None:
         """Class names, and how much of each class each client holds."""
-        found = read_object(self.folder / "partition.json")
-        return None if found is None else (list(found["class_names"]), np.array(found["counts"], dtype=np.int64))
+        path = self.folder / "partition.json"
+        found = read_object(path)
+        if found is None:
+            return None
+        names, counts = found.get("class_names"), _matrix(path, found.get("counts"))
+        if not isinstance(names, list) or len(names) != counts.shape[1]:
+            raise InputError(f"{path}: class_names {names}: expected the names of {counts.shape[1]} classes")
+        return list(map(str, names)), counts
 
     @property
     def held_out(self) -> str:
@@ -95,8 +104,27 @@ def _read(folder: Path) -> Kept | None:
         return None
     if NEEDED - set(config):
         raise InputError(f"{folder / 'config.json'}: {', '.join(sorted(NEEDED - set(config)))} missing")
+    for name in WHOLE:
+        if not isinstance(config[name], int):
+            raise InputError(f"{folder / 'config.json'}: {name} {config[name]}: expected a whole number")
     metrics = read_lines(folder / "metrics.jsonl")
+    for number, line in enumerate(metrics, 1):
+        for name, value in line.items():
+            kind = dict if name == "seconds" else (int, float) if name in DRAWN else object
+            if not isinstance(value, kind):
+                what = "numbers by name" if kind is dict else "a number"
+                raise InputError(f"{folder / 'metrics.jsonl'}: line {number}: {name} {value}: expected {what}")
     return Kept(folder, config, metrics, read_result(folder, metrics) or {})
+
+
+def _matrix(path: Path, found: Any) -> npt.NDArray[np.int64]:
+    try:
+        made = np.array(found, dtype=np.int64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{path}: expected rows of whole numbers: {error}") from error
+    if made.ndim != 2:
+        raise InputError(f"{path}: expected rows of whole numbers")
+    return made
 
 
 def read_result(folder: Path, metrics: Sequence[Record]) -> Record | None:
@@ -124,10 +152,16 @@ def read_lines(path: Path) -> list[Record]:
     if not path.exists():
         return []
     try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
+        texts = path.read_text(encoding="utf-8").split("\n")[:-1]
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: a line is not JSON: {error}") from error
-    for line in lines:
-        if not isinstance(line, dict) or "round" not in line:
-            raise InputError(f"{path}: expected one object with its round a line, got {json.dumps(line)[:60]}")
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    lines = []
+    for number, text in enumerate(texts, 1):
+        try:
+            line = json.loads(text)
+        except ValueError as error:
+            raise InputError(f"{path}: line {number} is not JSON: {error}") from error
+        if not isinstance(line, dict) or not isinstance(line.get("round"), int):
+            raise InputError(f"{path}: line {number}: expected an object with its round, got {json.dumps(line)[:60]}")
+        lines.append(line)
     return lines
