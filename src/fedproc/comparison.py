@@ -119,10 +119,6 @@ def compare(
         reference = usual_reference(list(overrides))
     elif reference not in overrides:
         raise InputError(f"--reference {reference}: expected one of {', '.join(overrides)}")
-    held_out = {label: merged(given, values).get("val_fraction") or 0 for label, values in overrides.items()}
-    if len({bool(float(fraction)) for fraction in held_out.values()}) > 1:
-        told = ", ".join(f"{fraction} for {label}" for label, fraction in held_out.items())
-        raise InputError(f"--val-fraction {told}: expected all rows with validation samples, or none")
     folder = Path(out) if out is not None else None
     experiments: dict[str, tuple[Experiment, Path | None]] = {}
     for label, values in overrides.items():
@@ -136,6 +132,10 @@ def compare(
             if len(seeds) > 1 and {"data_seed", "model_seed"} <= set(fixed):
                 raise InputError("--data-seed and --model-seed: both are fixed, so all --seeds would give the same run")
             experiments[f"{label}/seed-{seed}"] = (experiment, folder / label / f"seed-{seed}" if folder else None)
+    held_out = {label.rpartition("/")[0]: experiment.val_fraction for label, (experiment, _) in experiments.items()}
+    if len({fraction > 0 for fraction in held_out.values()}) > 1:
+        told = ", ".join(f"{fraction:g} for {label}" for label, fraction in held_out.items())
+        raise InputError(f"--val-fraction {told}: expected all rows with validation samples, or none")
     lock = Lock(folder) if folder else None
     try:
         runs = {run.label: run for run in run_all(experiments, fresh=fresh, watcher=watcher)}

@@ -193,6 +193,9 @@ def test_the_page_finds_an_exhibits_runs_from_anywhere(
     reproduce(request("accuracy", tmp_path / "out", index([Path(made.name)])), Forbidden())
     monkeypatch.chdir("/")
     assert len(gather([tmp_path / "out"]).runs) == len(request("accuracy", made).wanted())
+    shutil.copytree(tmp_path / "out", tmp_path / "deep" / "er" / "copy")
+    text = write_report([tmp_path / "deep"], tmp_path / "page").read_text()
+    assert "6 of the 6 runs behind it cannot be found any more" in text
 
 
 def test_the_list_tells_what_is_done(made: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from fedproc.comparison import curves
 from fedproc.errors import InputError
 from fedproc.paper.exhibits import EXHIBITS, REFERENCE
 from fedproc.report.curves import draw_curves
-from fedproc.report.gather import Gathered, Group, gather, many
+from fedproc.report.gather import Exhibited, Gathered, Group, gather, many
 from fedproc.report.heatmaps import draw_classes, draw_confusions, draw_holdings
 from fedproc.report.page import Page
 from fedproc.report.summary import accuracies, differences, differences_by_column
@@ -58,6 +58,7 @@ def write_report(
             page.figure(name, figure, known.title) if figure.exists() else "",
             page.table(name, grid.table(), caption=False, texts=grid.formats()),
             *_differences(page, name, content),
+            _lost(exhibit),
         )
     for place, group in enumerate(gathered.groups):
         tell(f"drawing {place + 1} of {len(gathered.groups)}: {group.title}")
@@ -75,6 +76,15 @@ def _head(gathered: Gathered) -> str:
     shown = f", {many(exhibits, 'table or figure')} of the paper" if exhibits == 1 else ""
     shown = f", {exhibits} tables and figures of the paper" if exhibits > 1 else shown
     return f'<p class="soft">{many(len(gathered.runs), "run")}{when}{shown}; fedproc {__version__}</p>\n'
+
+
+def _lost(exhibit: Exhibited) -> str:
+    """Which runs behind a table the page cannot tell of."""
+    lost = [str(path) for path in exhibit.runs if not (path / "config.json").is_file()]
+    if not lost:
+        return ""
+    what = f"{len(lost)} of the {many(len(exhibit.runs), 'run')} behind it cannot be found any more: {lost[0]}"
+    return f'<p class="note">{escape(what)}{", ..." if len(lost) > 1 else ""}</p>'
 
 
 def _grid(content: dict[str, Any]) -> Grid:

@@ -49,6 +49,13 @@ class Exhibited:
     folder: Path
     content: Record
 
+    @property
+    def runs(self) -> list[Path]:
+        """The folders of the runs it was made of, whether they are still there or not."""
+        found = self.content.get("runs", {}).values()
+        paths = [path for paths in found for path in (paths if isinstance(paths, list) else [paths])]
+        return [Path(os.path.normpath(self.folder / path)) for path in paths]
+
 
 @dataclass(frozen=True)
 class Gathered:
@@ -76,7 +83,7 @@ def gather(folders: Sequence[Path], reference: str | None = None) -> Gathered:
         for path in sorted(folder.rglob("config.json")):
             _take(homes, path.parent)
     for exhibit in exhibits.values():
-        for path in _runs_of(exhibit):
+        for path in exhibit.runs:
             if (path / "config.json").is_file():
                 _take(homes, path)
     if not homes and not exhibits:
@@ -104,12 +111,6 @@ def _exhibit(path: Path) -> Record:
     if content.get("exhibit") not in EXHIBITS or content.get("scale") not in SCALES or "cells" not in content:
         raise InputError(f"{path}: expected what `fedproc paper` writes, got something else")
     return content
-
-
-def _runs_of(exhibit: Exhibited) -> list[Path]:
-    found = exhibit.content.get("runs", {}).values()
-    paths = [path for paths in found for path in (paths if isinstance(paths, list) else [paths])]
-    return [Path(os.path.normpath(exhibit.folder / path)) for path in paths]
 
 
 Labelled = dict[str, list[Kept]]
