@@ -21,9 +21,9 @@ for name in sys.argv[1:]:
     if child == 0:
         try:
             __import__(name)
-        except ImportError as error:
-            if "triton" not in str(error):
-                print(name, error, flush=True)
+        except Exception as error:  # a ring of imports may end in others than ImportError
+            if getattr(error, "name", None) != "triton":
+                print(name, repr(error), flush=True)
         os._exit(0)
     os.waitpid(child, 0)
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -206,6 +207,14 @@ def test_what_is_said_of_some_seeds_alone() -> None:
     assert f"(FedAvg: {mean({s: early[s] for s in FIVE}):.1f})" in TEXT
     two = numbers("main/two-stage:prototype_accuracy@50")
     assert f"{mean({s: two[s] for s in range(4)}):.1f} with tau 1, and the classifier" in TEXT
+
+
+def test_steps_from_round_to_round_with_few_clients_of_many() -> None:
+    steps = []
+    for label in ("fedavg", "fedproc", "moon"):
+        by_round = [numbers(f"clients100/{label}:test_accuracy@{t}") for t in range(80, 101)]
+        steps.append(mean({t: mean({s: abs(b[s] - a[s]) for s in b}) for t, (a, b) in enumerate(pairwise(by_round))}))
+    assert f"({min(steps):.1f} to {max(steps):.1f} on average over the last 20 rounds)" in TEXT
 
 
 def test_cifar100_by_round() -> None:

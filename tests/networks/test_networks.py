@@ -160,11 +160,12 @@ import torch
 from fedproc.networks import Layout, NetworkSpec, build
 
 torch.set_num_threads(2)
-network = build(NetworkSpec("resnet18", 8, 3, 32, 10, False, torch.float32, "batch"), 0)
-layout = Layout.of(network, channels_last=True)
-layout.bind(network, layout.read(network))
-for _ in range(40):
-    network(torch.randn(15, 3, 32, 32), None)[1].sum().backward()
+for width in (2, 4, 8, 16):
+    network = build(NetworkSpec("resnet18", width, 3, 32, 10, False, torch.float32, "batch"), 0)
+    layout = Layout.of(network, channels_last=True)
+    layout.bind(network, layout.read(network))
+    for _ in range(30):
+        network(torch.randn(15, 3, 32, 32), None)[1].sum().backward()
 print("done")
 """
 

@@ -340,3 +340,13 @@ def test_a_damaged_finished_run_is_named(name: str, text: str, words: str, tmp_p
     with pytest.raises(InputError, match=rf"{words}.*; remove .*run to have this run made again"):
         work(tmp_path / "run")
     assert before == {path: path.read_bytes() for path in sorted((tmp_path / "run").rglob("*")) if path.is_file()}
+
+
+def test_a_config_without_its_rounds_is_named(tmp_path: Path) -> None:
+    work(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({n: v for n, v in json.loads(path.read_text()).items() if n != "rounds"}))
+    with pytest.raises(
+        InputError, match=r"config\.json: rounds nothing: expected a whole number; remove .* made again"
+    ):
+        work(tmp_path)

@@ -66,11 +66,12 @@ class Parser(argparse.ArgumentParser):
         return found
 
 
-def whole_numbers(flag: str, words: Sequence[str]) -> list[int]:
+def whole_numbers(name: str, words: Sequence[str]) -> list[int]:
+    """What was typed after a flag of that name."""
     try:
         return [int(word) for word in words]
     except ValueError:
-        raise InputError(f"{flag} {' '.join(words)}: expected whole numbers") from None
+        raise InputError(f"{name} {' '.join(words)}: expected whole numbers") from None
 
 
 def add_experiment_flags(parser: argparse.ArgumentParser, without: tuple[str, ...] = ()) -> None:

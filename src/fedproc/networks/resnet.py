@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedproc.networks.batch_norm import norm_relu
 
 Norm = Callable[[int], nn.Module]
+NARROW = 16  # channels
 
 
 def group_norm(channels: int) -> nn.Module:
@@ -23,18 +24,19 @@ NORMS: dict[str, Norm] = {"batch": nn.BatchNorm2d, "group": group_norm}
 
 
 class Convolution(nn.Conv2d):
-    """Without bias. Weights may come with channels last, which is what a GPU wants; on a CPU they are laid out anew,
-    since torch 2.13's backward pass overruns memory there (8 channels, stride 2, odd batch, several threads).
+    """Without bias. Weights come with channels last, which suits GPUs and CPUs; where there are few channels and a
+    stride they are laid out anew on a CPU: torch 2.13's backward pass overruns memory (8 channels, odd batch, several
+    threads).
     """
 
     def __init__(self, inputs: int, outputs: int, size: int, stride: int = 1, padding: int = 0) -> None:
         super().__init__(inputs, outputs, size, stride, padding, bias=False)
 
     def forward(self, input: Tensor) -> Tensor:
-        weight = self.weight
-        if not weight.is_cuda:
-            weight = weight.clone(memory_format=torch.contiguous_format)
-        return F.conv2d(input, weight, None, self.stride, self.padding)
+        if self.weight.is_cuda or self.in_channels >= NARROW or self.stride == (1, 1):
+            return super().forward(input)
+        x, weight = (tensor.clone(memory_format=torch.contiguous_format) for tensor in (input, self.weight))
+        return F.conv2d(x, weight, None, self.stride, self.padding)
 
 
 def _shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Module:

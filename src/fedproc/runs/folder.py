@@ -138,8 +138,11 @@ class RunFolder:
                 f"{flag(path)} {_shown(new)}: the run in {self.path} has {_shown(old)}; "
                 "take that, another --out, or --fresh to start over"
             )
-        if known["rounds"] != config["rounds"]:
-            self._check_rounds(int(known["rounds"]), int(config["rounds"]), fixed_rounds)
+        if not isinstance(rounds := known.get("rounds"), int):
+            with self._way_out():
+                raise InputError(f"{self._file('config.json')}: rounds {_shown(rounds)}: expected a whole number")
+        if rounds != config["rounds"]:
+            self._check_rounds(rounds, int(config["rounds"]), fixed_rounds)
 
     def settle(self, config: Record) -> None:
         """Write config.json; a run that was checked and is to have another number of rounds is reopened for it."""
