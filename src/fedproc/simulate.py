@@ -108,7 +108,8 @@ def _record(sessions: Sequence[Session], executor: Executor, more: Record | None
         if session.folder is not None:
             layout = (executor.name, executor.lanes, executor.threads, kernels.precision())
             made = {**environment(session.device, *layout), "runs_at_once": len(sessions)}
-            session.folder.write_environment({**made, **(more or {})})
+            begun = {"started": {**made, **(session.folder.environment() or {})}["started"]}
+            session.folder.write_environment({**made, **begun, **(more or {})})
 
 
 def work_of(executor: Executor) -> Record:

@@ -42,6 +42,19 @@ def test_run_prints_lines_and_a_table(pictures: Path, tmp_path: Path, capsys: py
     assert code == 0 and "round 1/2" not in again and "final accuracy" in again
 
 
+def test_a_run_was_started_when_its_first_command_was(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run" / "environment.json"
+    words = f"run --method fedavg --data {pictures} {SMALL} --out {tmp_path / 'run'}"
+    assert fedproc(words, capsys)[0] == 0
+    path.write_text(json.dumps({**json.loads(path.read_text()), "started": "2020-01-01T00:00:00+00:00"}))
+    assert fedproc(f"{words} --rounds 3", capsys)[0] == 0
+    assert json.loads(path.read_text())["started"].startswith("2020")
+    assert fedproc(f"{words} --fresh", capsys)[0] == 0
+    assert not json.loads(path.read_text())["started"].startswith("2020")
+
+
 def test_toml_flags_and_presets_in_that_order(
     pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
