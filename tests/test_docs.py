@@ -140,7 +140,10 @@ def test_the_tables_of_variants(head: str, folder: str, names: dict[str, str]) -
 @pytest.mark.parametrize(
     ("head", "folders"),
     [
-        ("| final accuracy, % | E = 1 |", ["cifar10-epochs1", "cifar10-epochs5", "cifar10-beta0.5"]),
+        (
+            "| final accuracy, % | E = 1 |",
+            ["cifar10-epochs1", "cifar10-epochs5", "cifar10-beta0.5", "cifar10-epochs20"],
+        ),
         ("| final accuracy, % | beta 0.1 |", ["cifar10-beta0.1", "cifar10-beta0.5", "cifar10-beta5"]),
         ("| final accuracy, % | 10 clients |", ["cifar10-beta0.5", "cifar10-clients50", "cifar10-clients100"]),
     ],
