@@ -203,6 +203,26 @@ TOLD: list[tuple[str, str]] = [
     ("at the end {d:.1f} ({low:.1f} to {high:+.1f}) and 1.0", "ablation/tau-0.2 - ablation/fedproc"),
     ("and {d:.1f} ({low:.1f} to {high:+.1f}).", "main/alpha-0.5 - main/fedproc"),
 ]
+PAPER = "solo fedavg fedprox scaffold moon"
+PAGE = f"{PAPER} fednova fedavgm author-code alpha-0.5 two-stage central"
+# What the page says after Holm's correction, of which row against which, which others were corrected for, and by what.
+CORRECTED: list[tuple[str, str, str, str, str]] = [
+    ("FedAvgM's lag is not (p {c:.3f})", "main/fedavgm", "fedavg", f"fedproc {PAGE}", "last10_accuracy"),
+    ("(0.1 to 1.0; p {c:.3f} corrected for its two", "best/moon-best", "fedproc-best", "fedavg-best", ""),
+    ("is at the edge (p {p:.3f}, corrected", "epochs5/fedproc", "fedavg", "moon", ""),
+    ("corrected {c:.3f} beside MOON's difference to FedAvg", "epochs5/fedproc", "fedavg", "moon", ""),
+    ("{c:.3f} beside FedProc's to MOON", "epochs5/fedavg", "fedproc", "moon", ""),
+    ("p {c:.2f} corrected for the paper's five rivals", "main/scaffold", "fedproc", PAPER, ""),
+    ("{c:.2f} for this page's eleven", "main/scaffold", "fedproc", PAGE, ""),
+    ("p {c:.3f} of five,", "main/fedavg", "fedproc", PAPER, "last10_accuracy"),
+    ("of five, {c:.2f} of eleven", "main/fedavg", "fedproc", PAGE, "last10_accuracy"),
+    ("SCAFFOLD is ahead of FedAvg after Holm too", "main/scaffold", "fedavg", f"fedproc {PAGE}", "last10_accuracy"),
+    ("and FedNova's and FedProc's leave it out (not", "main/fednova", "fedavg", f"fedproc {PAGE}", "last10_accuracy"),
+    ("and FedProc's leave it out (not after Holm)", "main/fedproc", "fedavg", PAGE, "last10_accuracy"),
+    ("behind MOON (0.1 to 2.9, not after Holm)", "beta0.1/moon", "fedproc", "fedavg", ""),
+    ("to MOON -1.5 at 0.1 (-2.9 to -0.1, not after Holm)", "beta0.1/moon", "fedproc", "fedavg", ""),
+    ("with 50 clients (-3.5 to -0.2, not after Holm)", "clients50/moon", "fedproc", "fedavg", ""),
+]
 FOLDERS = {
     "main": "cifar10-beta0.5",
     "two": "cifar10-two-stage-tau0.2",
@@ -225,6 +245,18 @@ def test_the_prose_tells_what_the_runs_come_to(told: str, of: str) -> None:
     one = found(of)
     shown = told.format(d=one.difference, low=one.low, high=one.high, seen=one.detectable)
     assert TEXT.count(shown) >= 1, f"{shown!r} is not on the page"
+
+
+@pytest.mark.parametrize(("told", "row", "reference", "others", "what"), CORRECTED, ids=[c[0] for c in CORRECTED])
+def test_what_holds_after_correction(told: str, row: str, reference: str, others: str, what: str) -> None:
+    folder, label = row.split("/")
+    values = {name: numbers(f"{folder}/{name}:{what}") for name in {label, reference, *others.split()}}
+    one = compare(values, reference)[label]
+    shown = told.format(p=one.p, c=one.corrected)
+    assert shown in TEXT
+    assert one.low > 0 or one.high < 0  # or there would be nothing to correct
+    assert ("not after Holm" in TEXT[TEXT.index(shown) :][:80]) <= (one.corrected > 0.05)
+    assert ("after Holm too" in shown) <= (one.corrected < 0.05)
 
 
 def test_what_is_said_of_some_seeds_alone() -> None:
