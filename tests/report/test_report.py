@@ -385,6 +385,8 @@ def test_cells_are_escaped() -> None:
     table = Table("a_b", ["", "x & y"], [[Shown("<i>"), Shown("50 %", 0.5)]])
     assert "&lt;i&gt;" in table.html() and 'data-value="0.5"' in table.html()
     assert r"50 \%" in table.latex() and r"x \& y" in table.latex() and "$<$i$>$" in table.latex()
+    minus = Table("", ["", "CIFAR-10"], [[Shown("a"), Shown("-0.51 to -0.2")], [Shown("b"), Shown("-")]]).latex()
+    assert "$-$0.51 to $-$0.2" in minus and "CIFAR-10" in minus and "b & - " in minus
     assert Table("", ["", "a|b"], []).markdown().splitlines()[2] == r"|  | a\|b |"
     assert table.turned().heads == ["", "<i>"] and table.turned().rows[0][0].text == "x & y"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
@@ -193,4 +194,4 @@ def _line(cells: list[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.translate(LATEX)
+    return re.sub(r"(?<!\S)-(?=\d)", "$-$", text.translate(LATEX))  # a minus, not a hyphen
