@@ -17,10 +17,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedproc.comparison import Comparison, Row, summary, usual_reference
+from fedproc.comparison import Comparison, Row, rows_in, summary, usual_reference
 from fedproc.methods import METHODS
 from fedproc.runs.atomic import write_json
-from fedproc.runs.kept import read_run
 
 PLACES = ("--data-dir", "--out", "--import")
 
@@ -37,12 +36,9 @@ def without_paths(environment: dict[str, Any]) -> dict[str, Any]:
 
 def compared(folder: Path) -> dict[str, Any]:
     """What the runs FOLDER/<label>/seed-<n> come to, methods in their usual order, variants after them."""
-    labels = sorted({config.parent.parent.name for config in folder.glob("*/*/config.json")})
-    order = [*(label for label in METHODS if label in labels), *(label for label in labels if label not in METHODS)]
-    kept = {label: [read_run(config.parent) for config in (folder / label).glob("*/config.json")] for label in order}
-    rows = [Row.of(label, [run for run in runs if run is not None]) for label, runs in kept.items()]
-    seeds = sorted({run.seed for row in rows for run in row.runs})
-    return summary(Comparison(rows, folder, usual_reference(order)), seeds)
+    kept = rows_in(folder)
+    order = [*(label for label in METHODS if label in kept), *(label for label in kept if label not in METHODS)]
+    return summary(Comparison([Row.of(label, kept[label]) for label in order], folder, usual_reference(order)))
 
 
 def main() -> None:

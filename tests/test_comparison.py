@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -46,7 +47,55 @@ def test_more_seeds_methods_and_variants_continue_the_folder(pictures: Path, tmp
     assert [row.label for row in done.rows] == ["fedavg", "fedproc", "sharp"]
     assert json.loads((tmp_path / "sharp" / "seed-1" / "config.json").read_text())["fedproc"]["tau"] == 0.2
     with pytest.raises(InputError, match=r"--lr 0\.5: the run in .* has"):
-        compare(["fedavg"], [0], tmp_path, lr=0.5, **given)
+        compare(["fedavg", "fedproc"], [0, 1], tmp_path, variants=variants, lr=0.5, **given)
+
+
+def test_what_is_in_the_folder_takes_part(pictures: Path, tmp_path: Path) -> None:
+    given = {**GIVEN, "data": str(pictures), "out": tmp_path}
+    compare(["fedavg"], [0, 1], **given)
+    done = compare(["fedproc"], [1, 2], **given)
+    assert [row.label for row in done.rows] == ["fedproc", "fedavg"] and done.reference == "fedavg"
+    assert compare(["fedproc"], [3], reference="fedproc", **given).reference == "fedproc"
+    written = json.loads((tmp_path / "comparison.json").read_text())
+    assert written["seeds"] == [0, 1, 2, 3] and written["rows"]["fedproc"]["seeds"] == 3
+    assert written["rows"]["fedavg"]["seeds"] == 2
+    with pytest.raises(InputError, match="--reference moon: expected one of fedproc, fedavg"):
+        compare(["fedproc"], [3], reference="moon", **given)
+
+
+@pytest.mark.parametrize("how", [{"methods": ["fedavg"], "seeds": [2]}, {"methods": ["moon"], "seeds": [0]}])
+@pytest.mark.parametrize(
+    "other", [{"lr": 0.5}, {"clients": 4}, {"rounds": 3}, {"partition": "iid"}, {"data": "fashion-mini"}]
+)
+def test_runs_of_other_settings_are_not_put_beside_those_that_stay(
+    how: dict[str, Any], other: dict[str, Any], pictures: Path, tmp_path: Path
+) -> None:
+    given = {**GIVEN, "data": str(pictures), "out": tmp_path}
+    compare(["fedavg"], [0, 1], **given)
+    (name,) = other
+    with pytest.raises(InputError, match=rf"--{name} .*fedavg.seed-0 has .*; take that, or another --out"):
+        compare(**how, **{**given, **other})
+    assert not (tmp_path / "moon").exists() and not (tmp_path / "fedavg" / "seed-2").exists()
+
+
+def test_rows_that_follow_other_rules_stand_beside_the_rest(pictures: Path, tmp_path: Path) -> None:
+    given = {**GIVEN, "data": str(pictures), "out": tmp_path, "seeds": [0]}
+    compare(["fedavg"], **given)
+    sharp = {"sharp": {"method": "fedproc", "lr": 0.5, "fedproc": {"tau": 0.2}}}
+    compare(["solo"], eval_every=2, **given)
+    done = compare(["fedproc"], variants=sharp, fedproc={"tau": 0.5}, **given)
+    assert {row.label for row in done.rows} == {"fedavg", "solo", "sharp", "fedproc"}
+
+
+def test_a_run_folder_and_a_file_are_no_place_for_a_comparison(pictures: Path, tmp_path: Path) -> None:
+    given = {**GIVEN, "data": str(pictures), "methods": ["fedavg"], "seeds": [0]}
+    compare(out=tmp_path / "cmp", **given)
+    with pytest.raises(InputError, match=r"--out .*seed-0: is a run's own folder"):
+        compare(out=tmp_path / "cmp" / "fedavg" / "seed-0", **given)
+    (tmp_path / "file").write_text("mine")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(InputError, match="a file is in the way"):
+            compare(out=place, **given)
 
 
 def test_a_refused_command_changes_nothing(pictures: Path, tmp_path: Path) -> None:

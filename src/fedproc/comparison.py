@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 import statistics
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from fedproc.data import SOURCES
 from fedproc.errors import InputError
-from fedproc.experiment import Experiment
+from fedproc.experiment import Experiment, flag
 from fedproc.methods import METHODS
 from fedproc.runs.atomic import write_file, write_json
-from fedproc.runs.folder import Lock
+from fedproc.runs.folder import Lock, differences, expect_folder
+from fedproc.runs.kept import Kept, read_run
 from fedproc.simulate import Watcher, run_all
 from fedproc.statistics import Paired
 from fedproc.statistics import compare as paired
@@ -94,7 +96,7 @@ def compare(
     """Run every method and variant with every seed; `given` are fields of Experiment shared by all.
 
     Differences are to `reference`, a method or variant: FedAvg where it takes part, else the first. Asked again with
-    more seeds or methods, it continues the folder.
+    more seeds or methods, it continues the folder, and what was in it before takes part.
     """
     if len(set(methods)) != len(methods):
         raise InputError(f"--methods {' '.join(methods)}: expected each method once")
@@ -115,11 +117,14 @@ def compare(
         raise InputError("--methods and --seeds: expected at least one of each")
     if len(set(seeds)) != len(seeds):
         raise InputError(f"--seeds {' '.join(map(str, seeds))}: expected each seed once")
-    if reference is None:
-        reference = usual_reference(list(overrides))
-    elif reference not in overrides:
-        raise InputError(f"--reference {reference}: expected one of {', '.join(overrides)}")
     folder = Path(out) if out is not None else None
+    asked = {f"{label}/seed-{seed}" for label in overrides for seed in seeds}
+    staying = _staying(folder, asked) if folder else {}
+    labels = list(dict.fromkeys([*overrides, *(label for label in staying if any(k.result for k in staying[label]))]))
+    if reference is None:
+        reference = usual_reference(labels)
+    elif reference not in labels:
+        raise InputError(f"--reference {reference}: expected one of {', '.join(labels)}")
     experiments: dict[str, tuple[Experiment, Path | None]] = {}
     for label, values in overrides.items():
         for seed in seeds:
@@ -132,6 +137,9 @@ def compare(
             if len(seeds) > 1 and {"data_seed", "model_seed"} <= set(fixed):
                 raise InputError("--data-seed and --model-seed: both are fixed, so all --seeds would give the same run")
             experiments[f"{label}/seed-{seed}"] = (experiment, folder / label / f"seed-{seed}" if folder else None)
+    rows_of = {label: experiments[f"{label}/seed-{seeds[0]}"][0] for label in overrides}
+    for label, kept in staying.items():
+        _check_beside(label, kept, rows_of)
     held_out = {label.rpartition("/")[0]: experiment.val_fraction for label, (experiment, _) in experiments.items()}
     if len({fraction > 0 for fraction in held_out.values()}) > 1:
         told = ", ".join(f"{fraction:g} for {label}" for label, fraction in held_out.items())
@@ -139,17 +147,63 @@ def compare(
     lock = Lock(folder) if folder else None
     try:
         runs = {run.label: run for run in run_all(experiments, fresh=fresh, watcher=watcher)}
-        rows = [Row.of(label, [runs[f"{label}/seed-{seed}"] for seed in seeds]) for label in overrides]
-        comparison = Comparison(rows, folder, reference)
+        done: dict[str, list[Seeded]] = {label: [k for k in staying.get(label, []) if k.result] for label in labels}
+        for label in overrides:
+            done[label] += [runs[f"{label}/seed-{seed}"] for seed in seeds]
+        comparison = Comparison([Row.of(label, runs_) for label, runs_ in done.items()], folder, reference)
         if folder is not None:
             from fedproc.report.curves import draw_curves  # matplotlib takes a while to import
 
-            write_json(folder / "comparison.json", summary(comparison, seeds))
+            write_json(folder / "comparison.json", summary(comparison))
             write_file(folder / "curves.png", draw_curves(curves(comparison)).save)
         return comparison
     finally:
         if lock is not None:
             lock.release()
+
+
+def rows_in(folder: Path, without: Collection[str] = ()) -> dict[str, list[Kept]]:
+    """The runs FOLDER/<label>/seed-<n>, finished or not."""
+    found: dict[str, list[Kept]] = {}
+    for home in sorted(path.parent for path in folder.glob("*/seed-*/config.json")):
+        if f"{home.parent.name}/{home.name}" not in without:
+            run = read_run(home, f"move {home} away to compare without it")
+            if run is not None:
+                found.setdefault(home.parent.name, []).append(run)
+    return found
+
+
+def _staying(folder: Path, asked: Collection[str]) -> dict[str, list[Kept]]:
+    """The rows of a comparison's folder that earlier commands made and this one does not touch."""
+    expect_folder(folder)
+    if read_run(folder) is not None:
+        raise InputError(f"--out {folder}: is a run's own folder; expected one for many runs")
+    return rows_in(folder, asked)
+
+
+APART = {"method", "data_seed", "model_seed", "fingerprint", "plugin", "keep_clients", "eval_every"}
+
+
+def _check_beside(label: str, staying: Sequence[Kept], rows: Mapping[str, Experiment]) -> None:
+    """Refuse to put runs of other settings into a row, or methods of other settings side by side. What a variant
+    changes is its own affair.
+    """
+    plain = [name for name in rows if name in METHODS]
+    new = rows.get(label) or (rows[plain[0]] if plain and label in METHODS else None)
+    if new is None:
+        return
+    alone = any(METHODS[method].own_models for method in (new.method, staying[0].method) if method in METHODS)
+    follows = {"clients": new.partition in ("natural", "file"), "rounds": alone}  # the data, or the method
+    for run in staying:
+        for path, before, after in differences(run.config, new.config()):
+            options = label not in rows and path in METHODS
+            if not (options or path in APART or path.endswith("_sha256") or follows.get(path, False)):
+                raise InputError(
+                    f"{flag(path)} {after}: {run.folder} has {before}, and both would stand in one comparison; "
+                    "take that, or another --out"
+                )
+        if run.config["data"] != new.data and {run.config["data"], new.data} & set(SOURCES):
+            raise InputError(f"--data {new.data}: {run.folder} has {run.config['data']}; take that, or another --out")
 
 
 def usual_reference(labels: Sequence[str]) -> str:
@@ -181,7 +235,7 @@ LISTED = re.compile("^--(seed|method) ")  # which a comparison takes several of
 ACCURACIES = ("final_accuracy", "last10_accuracy", "final_prototype_accuracy", "last10_prototype_accuracy")
 
 
-def summary(comparison: Comparison, seeds: Sequence[int]) -> Given:
+def summary(comparison: Comparison) -> Given:
     """What comparison.json holds."""
     prefix = comparison.prefix
     differences = {prefix + name: comparison.paired(prefix + name) for name in ACCURACIES}
@@ -195,7 +249,8 @@ def summary(comparison: Comparison, seeds: Sequence[int]) -> Given:
             if row.label in found
         }
         rows[row.label] = {"seeds": len(row.runs), "diverged": row.diverged, **numbers, "difference": against}
-    return {"seeds": list(seeds), "reference": comparison.reference, "rows": rows}
+    seeds = sorted({seed for row in comparison.rows for seed in [*row.diverged, *(run.seed for run in row.runs)]})
+    return {"seeds": seeds, "reference": comparison.reference, "rows": rows}
 
 
 def curves(comparison: Comparison) -> dict[str, list[list[Given]]]:

@@ -26,7 +26,7 @@ EPILOG = """\
     method = "fedproc"
     fedproc.tau = 0.2
 
-Asked again with more seeds or methods, the command continues the folder.
+Asked again with more seeds or methods, the command continues the folder: what was in it before takes part.
 """
 
 
@@ -71,7 +71,7 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     if len(done.rows) > 1:
         if done.paired(f"{done.prefix}final_accuracy"):
             print_table(console, differences(done))
-        elif len(seeds) > 1:
+        elif any(len(row.runs) > 1 for row in done.rows):
             why = f"no row has two finished seeds in common with {done.reference}"
             console.print(f"{why}: there is no difference to tell; --reference takes another row", highlight=False)
         else:

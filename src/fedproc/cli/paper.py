@@ -13,6 +13,7 @@ from fedproc.cli.display import Display, print_table
 from fedproc.cli.parser import Parser, whole_numbers
 from fedproc.errors import InputError
 from fedproc.paper.exhibits import EXHIBITS, SCALES
+from fedproc.runs.folder import expect_folder
 
 if TYPE_CHECKING:
     from fedproc.paper.reproduce import Request
@@ -49,8 +50,7 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     from fedproc.paper.reproduce import Request, TooLittleDone, reproduce  # matplotlib takes a while to import
 
     scale = SCALES[parsed.scale]
-    if parsed.out.exists() and not parsed.out.is_dir():
-        raise InputError(f"--out {parsed.out}: a file is in the way, expected a folder")
+    expect_folder(parsed.out)
     seeds = tuple(whole_numbers("--seeds", parsed.seeds)) if parsed.seeds else scale.seeds
     if min(seeds) < 0:
         raise InputError(f"--seeds {' '.join(map(str, seeds))}: expected whole numbers from 0 on")

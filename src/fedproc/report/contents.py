@@ -21,6 +21,7 @@ from fedproc.report.page import Page
 from fedproc.report.summary import accuracies, differences, differences_by_column
 from fedproc.report.tables import Grid, Number, Shown, Table
 from fedproc.report.times import PARTS, draw_times
+from fedproc.runs.folder import expect_folder
 from fedproc.runs.kept import Kept
 from fedproc.statistics import Paired
 
@@ -37,8 +38,7 @@ def write_report(
     folders: Sequence[Path], out: Path, reference: str | None = None, tell: Callable[[str], object] = str
 ) -> Path:
     """Write index.html, tables/ and figures/ into `out`; returns the page. `tell` hears what is being done."""
-    if out.exists() and not out.is_dir():
-        raise InputError(f"--out {out}: a file is in the way, expected a folder")
+    expect_folder(out)
     tell("reading runs")
     gathered = gather(folders, reference)
     page = Page()

@@ -65,12 +65,19 @@ class Lock:
         os.close(self._handle)
 
 
+def expect_folder(path: Path) -> None:
+    """Refuse an --out that is a file, or lies below one."""
+    for place in (path, *path.parents):
+        if os.path.isfile(place):
+            where = "" if place == path else f": {place}"
+            raise InputError(f"--out {path}: a file is in the way, expected a folder{where}")
+
+
 class RunFolder:
     """The files of one run, opened for work."""
 
     def __init__(self, path: Path) -> None:
-        if path.exists() and not path.is_dir():
-            raise InputError(f"--out {path}: a file is in the way, expected a folder")
+        expect_folder(path)
         self.path = path
         self._made = not path.exists()
         self._lock = Lock(path)
