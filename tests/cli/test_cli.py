@@ -128,6 +128,9 @@ def test_a_bad_toml_value_names_its_field(pictures: Path, tmp_path: Path, capsys
     (tmp_path / "c.toml").write_text("rounds = 'many'\n")
     code, _, err = fedproc(f"run --config {tmp_path / 'c.toml'} --out {tmp_path / 'r'}", capsys)
     assert (code, err) == (2, "fedproc: --rounds many: expected a whole number\n")
+    (tmp_path / "c.toml").write_text("ruonds = 3\n")
+    code, _, err = fedproc(f"run --config {tmp_path / 'c.toml'} --out {tmp_path / 'r'}", capsys)
+    assert code == 2 and err.endswith("c.toml: ruonds: no such option; did you mean rounds?\n")
     (tmp_path / "c.toml").write_text("rounds = \n")
     code, _, err = fedproc(f"run --config {tmp_path / 'c.toml'} --out {tmp_path / 'r'}", capsys)
     assert code == 2 and "c.toml: cannot be read" in err
@@ -197,9 +200,11 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_data_show_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = fedproc(f"data show --clients 5 --out {tmp_path / 'p.png'}", capsys)
+    code, out, _ = fedproc(f"data show --clients 5 --out {tmp_path / 'new' / 'p.png'}", capsys)
     assert code == 0 and "heterogeneity 0." in out and "5 clients" in out
-    assert Image.open(tmp_path / "p.png").size[0] > 500
+    assert Image.open(tmp_path / "new" / "p.png").size[0] > 500
+    code, out, err = fedproc(f"data show --clients 5 --out {tmp_path / 'new' / 'p.png' / 'q.png'}", capsys)
+    assert (code, out) == (2, "") and "a file is in the way" in err
 
 
 def test_data_split_writes_sites(tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:

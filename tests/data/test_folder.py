@@ -83,6 +83,7 @@ def test_a_sideways_photograph_is_turned_upright(tmp_path: Path) -> None:
         ("one image", "solo: one image only"),
         ("dicom", "red/3.png: DICOM is not read"),
         ("nested", "deep: holds folders (inner) and no images"),
+        ("some nested", "red: holds images, and a folder with more (more), which would be left out"),
         ("enormous", "red/3.png: 9,000 x 9,000 pixels; expected at most"),
         ("float", "red/3.tiff: floating-point pixels"),
     ],
@@ -103,6 +104,8 @@ def test_damage_is_named_by_path(damage: str, words: str, tmp_path: Path) -> Non
         (tmp_path / "red" / "3.png").write_bytes(b"\0" * 128 + b"DICM" + b"\0" * 50)
     elif damage == "nested":
         picture(tmp_path / "deep" / "inner" / "0.png", 3)
+    elif damage == "some nested":
+        picture(tmp_path / "red" / "more" / "inner" / "0.png", 3)
     elif damage == "enormous":
         Image.new("1", (9000, 9000)).save(tmp_path / "red" / "3.png")
     elif damage == "float":

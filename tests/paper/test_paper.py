@@ -84,7 +84,7 @@ def test_several_seeds_give_paired_differences_to_fedproc(tmp_path: Path, capsys
         assert one["column"] == column and one["difference"] == pytest.approx(expected)
         assert one["low"] <= one["difference"] <= one["high"]
     with (folder / "differences.csv").open() as file:
-        told = [float(row["difference"]) for row in csv.DictReader(file)]
+        told = [float(row["difference to fedproc"]) for row in csv.DictReader(file)]
     assert told == pytest.approx([100 * one["difference"] for one in found["differences"]])
     page = write_report([folder], tmp_path / "page").read_text()
     assert "Holm within a column" in page and (tmp_path / "page/tables/tiny-alpha-differences.csv").exists()

@@ -71,16 +71,16 @@ def test_every_table_and_figure_lies_beside_the_page(page: Path, compared: Path)
         assert Image.open(page.parent / "figures" / f"{name}.png").size[0] > 400
         assert ElementTree.parse(page.parent / "figures" / f"{name}.svg").getroot().tag == f"{{{SVG}}}svg"
     with (page.parent / "tables" / "setting-0-accuracy.csv").open() as file:
-        rows = {row[""]: row for row in csv.DictReader(file)}
+        rows = {row["row"]: row for row in csv.DictReader(file)}
     final = statistics.fmean(results(compared / "fedproc", "final_accuracy"))
     assert float(rows["fedproc"]["final"]) == pytest.approx(100 * final)
     deviation = statistics.stdev(results(compared / "fedproc", "final_accuracy"))
     assert float(rows["fedproc"]["final deviation"]) == pytest.approx(100 * deviation)
     with (page.parent / "tables" / "setting-0-differences.csv").open() as file:
         differences = list(csv.DictReader(file))
-    assert [row[""] for row in differences] == ["fedproc"] * 4
+    assert [row["row"] for row in differences] == ["fedproc"] * 4
     for row in differences:
-        assert float(row["from"]) <= float(row["difference"]) <= float(row["to"])
+        assert float(row["from"]) <= float(row["difference to fedavg"]) <= float(row["to"])
     markdown = (page.parent / "tables" / "setting-0-accuracy.md").read_text()
     latex = (page.parent / "tables" / "setting-0-accuracy.tex").read_text()
     assert f"| {100 * final:.2f} ±" in markdown and rf"{100 * final:.2f} $\pm$" in latex
@@ -142,6 +142,19 @@ def test_a_comparison_keeps_its_rows_whatever_they_vary(compared: Path, tmp_path
     (group,) = gather([tmp_path / "cmp"], "calibrated").groups
     assert [row.label for row in group.comparison.rows] == ["fedavg", "calibrated"]
     assert group.comparison.reference == "calibrated" and "calibrate" not in group.title
+
+
+def test_runs_of_other_settings_are_not_one_row(compared: Path, tmp_path: Path) -> None:
+    shutil.copytree(compared, tmp_path / "cmp")
+    path = sorted((tmp_path / "cmp" / "fedavg").rglob("config.json"))[-1]
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "lr": 0.5}))
+    (group,) = gather([tmp_path / "cmp"]).groups
+    labels = [row.label for row in group.comparison.rows]
+    assert labels == [f"fedavg (lr {config['lr']})", "fedavg (lr 0.5)", "fedproc"]
+    path.unlink()
+    with pytest.raises(InputError, match=r"config.json is missing beside metrics.jsonl; move it away"):
+        gather([tmp_path / "cmp"])
 
 
 def test_rows_of_earlier_commands_stay_in_their_comparison(compared: Path, tmp_path: Path) -> None:

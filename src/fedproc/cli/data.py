@@ -18,7 +18,8 @@ from fedproc.data.sites import write_sites
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
 from fedproc.preparation import Library, deal
-from fedproc.runs.atomic import write_file
+from fedproc.runs.atomic import naming, write_file
+from fedproc.runs.folder import expect_folder
 
 SKEWED = ("dirichlet", "dirichlet-plain", "quantity")  # by --beta
 MOST_COLUMNS = 12
@@ -44,6 +45,7 @@ def add(commands: Any) -> None:
 def show_command(parsed: argparse.Namespace, console: Console) -> int:
     if parsed.out.is_dir():
         raise InputError(f"--out {parsed.out}: a folder, expected the name of a picture")
+    expect_folder(parsed.out.parent)
     from fedproc.report.heatmaps import draw_holdings  # matplotlib takes a while to import
 
     experiment = Experiment(**given(parsed))
@@ -60,6 +62,8 @@ def show_command(parsed: argparse.Namespace, console: Console) -> int:
         highlight=False,
     )
     heading = f"{title}, heterogeneity {score:.3f}"
+    with naming(parsed.out.parent):
+        parsed.out.parent.mkdir(parents=True, exist_ok=True)
     write_file(parsed.out, draw_holdings(counts, images.class_names, heading).save)
     console.print(f"drawn in {parsed.out}", highlight=False)
     return 0

@@ -28,7 +28,7 @@ Runs are shared between tables and figures, continued after a stop, and skipped 
 
 def add(commands: Any) -> None:
     usage = "fedproc paper NAME [--scale full|small|tiny] [--seeds N ...] [--out DIR] [--import DIR ...]"
-    words = "the paper's tables and figures, the published number beside ours"
+    words = "the paper's tables and figures; at full scale with the published number beside ours"
     parser: Parser = commands.add_parser("paper", help=words, epilog=EPILOG, usage=usage)
     parser.add_argument(
         "name", choices=["list", "all", *EXHIBITS], metavar="NAME", help=", ".join(["list", "all", *EXHIBITS])
@@ -37,7 +37,13 @@ def add(commands: Any) -> None:
     parser.add_argument("--seeds", nargs="+", metavar="N", help="default: the scale's")
     parser.add_argument("--out", type=Path, default=Path("runs/paper"), help="default: runs/paper")
     parser.add_argument(
-        "--import", nargs="+", type=Path, default=[], dest="imports", metavar="DIR", help="folders with finished runs"
+        "--import",
+        nargs="+",
+        type=Path,
+        default=[],
+        dest="imports",
+        metavar="DIR",
+        help="folders with finished runs, which stay where they are: name them each time",
     )
     parser.add_argument("--only-done", action="store_true", help="run nothing: what is done, and gaps for the rest")
     for name in MACHINE:

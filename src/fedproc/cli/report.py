@@ -23,7 +23,11 @@ def add(commands: Any) -> None:
     parser: Parser = commands.add_parser("report", help="runs as one page with figures", epilog=EPILOG, usage=usage)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folders with runs")
     parser.add_argument("--out", type=Path, help="folder to write; default: report in the first DIR")
-    parser.add_argument("--reference", metavar="LABEL", help="the row that differences are to; default: fedavg")
+    parser.add_argument(
+        "--reference",
+        metavar="LABEL",
+        help="the row that differences are to; default: what `compare` was told, or fedavg",
+    )
     parser.add_argument("--open", action="store_true", help="show it in the browser")
     parser.set_defaults(command=command)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from fedproc.cli.parser import Parser, add_experiment_flags, given
 from fedproc.comparison import merged, read_toml
 from fedproc.errors import Diverged, InputError
 from fedproc.experiment import Experiment
+from fedproc.methods import METHODS
 from fedproc.simulate import run
 from fedproc.tensorboard import TensorBoard
 
+LISTS = ("methods", "seeds", "reference")  # of a comparison
 EPILOG = """\
 The same command on the same folder continues an interrupted run, and prints the result of a finished one.
 Precedence: flag, --config, --preset, data set.
@@ -52,6 +55,11 @@ def gathered(parsed: argparse.Namespace) -> dict[str, Any]:
     for name in ("out", "fresh", "config", "variants", "plugin", "log"):
         if name in below:
             raise InputError(f"--config {parsed.config}: {name} belongs on the command line")
+    known = [*Experiment.model_fields, *(name.replace("-", "_") for name in METHODS), *LISTS]
+    for name in (name for name in below if name.replace("-", "_") not in known):
+        close = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean {close[0]}?" if close else "`fedproc run --help` lists them all"
+        raise InputError(f"--config {parsed.config}: {name}: no such option; {hint}")
     return merged(below, given(parsed))
 
 

@@ -50,6 +50,10 @@ def _pictures(folder: Path) -> list[Path]:
     return [p for p in sorted(folder.iterdir()) if p.suffix.lower() in wanted and p.is_file() and p.name[0] != "."]
 
 
+def _anywhere(folder: Path) -> bool:
+    return bool(_pictures(folder)) or any(map(_anywhere, _folders(folder)))
+
+
 def _sites(folder: Path) -> list[Path]:
     """The sub-folders, if they are sites: if they hold classes, and not images."""
     sites = [entry for entry in _folders(folder) if entry.name not in TEST_NAMES]
@@ -61,8 +65,13 @@ def _classes(folder: Path) -> Listing:
     if not listing:
         raise InputError(f"{folder}: not an image folder: expected one sub-folder a class with images in it")
     for name, files in listing.items():
+        inner = _folders(folder / name)
+        if files and (deeper := [inside for inside in inner if _anywhere(inside)]):
+            raise InputError(
+                f"{folder / name}: holds images, and a folder with more ({deeper[0].name}), which would be left out; "
+                "move them up, or away"
+            )
         if not files:
-            inner = _folders(folder / name)
             if inner:
                 raise InputError(f"{folder / name}: holds folders ({inner[0].name}) and no images; expected a class")
             raise InputError(

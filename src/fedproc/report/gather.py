@@ -82,6 +82,10 @@ def gather(folders: Sequence[Path], reference: str | None = None) -> Gathered:
             compared.setdefault(path.parent.resolve(), read_object(path) or {})
         for path in sorted(folder.rglob("config.json")):
             _take(homes, path.parent)
+        for path in sorted(folder.rglob("metrics.jsonl")):
+            if not path.with_name("config.json").is_file() and path.with_name("environment.json").is_file():
+                what = "config.json is missing beside metrics.jsonl"
+                raise InputError(f"{path.parent}: {what}; move it away to have the page without it")
     for exhibit in exhibits.values():
         for path in exhibit.runs:
             if (path / "config.json").is_file():
@@ -128,7 +132,7 @@ def _groups(
         labels = dict.fromkeys([*(told if isinstance(told, dict) else {}), *others])
         mine = {label: [left.pop(home) for home in list(left) if home.parent == folder / label] for label in labels}
         if any(mine.values()):
-            rows = {label: runs for label, runs in mine.items() if runs}
+            rows = {name: same for label, runs in mine.items() for name, same in _unmixed(label, runs).items()}
             found.append((_name(folder), rows, content.get("reference")))
     settings: dict[str, list[Kept]] = {}
     copies: dict[Path, Path] = {}
@@ -161,6 +165,25 @@ def _groups(
         title = f"{name}: {title}" if name and len(found) > 1 else title
         groups.append(_group(title, rows, reference if reference in rows else asked))
     return groups, copies
+
+
+def _unmixed(label: str, runs: Sequence[Kept]) -> Labelled:
+    """A comparison's row; where its runs differ in more than the seed, one for each setting."""
+    settings: dict[str, Record] = {}
+    for run in runs:
+        settings[_row_key(run)] = {**_fields(run), **(run.config.get(run.method) or {})}
+    names = {name for setting in settings.values() for name in setting if name != "fingerprint"}
+    differing = sorted(n for n in names if len({json.dumps(setting.get(n)) for setting in settings.values()}) > 1)
+    rows: Labelled = {}
+    for run in runs:
+        mine = settings[_row_key(run)]
+        words = ", ".join(f"{name.replace('_', ' ')} {mine.get(name)}" for name in differing)
+        rows.setdefault(f"{label} ({words})" if len(settings) > 1 else label, []).append(run)
+    return rows
+
+
+def _row_key(run: Kept) -> str:
+    return json.dumps([_key(run, True, False), run.variant])
 
 
 def _name(folder: Path) -> str:

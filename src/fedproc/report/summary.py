@@ -61,14 +61,16 @@ def differences(comparison: Comparison) -> Table:
             if row.label not in by_label:
                 continue
             rows.append([Shown(row.label if words == "final" else ""), Shown(words), *_told(by_label[row.label])])
-    return Table(_about(comparison.reference, list(found["final"].values())), ["", "accuracy", *TOLD], rows)
+    title = _about(comparison.reference, list(found["final"].values()))
+    return Table(title, ["", "accuracy", *TOLD], rows, named={"difference": f"difference to {comparison.reference}"})
 
 
 def differences_by_column(found: Mapping[str, Mapping[str, Paired]], reference: str) -> Table:
     """The same for several columns of a table, each with its rows' differences to the reference."""
     rows = [[Shown(row), Shown(column), *_told(one)] for column, by_row in found.items() for row, one in by_row.items()]
     everything = [one for by_row in found.values() for one in by_row.values()]
-    return Table(_about(reference, everything, " within a column"), ["", "column", *TOLD], rows)
+    title = _about(reference, everything, " within a column")
+    return Table(title, ["", "column", *TOLD], rows, named={"difference": f"difference to {reference}"})
 
 
 def _about(reference: str, found: Sequence[Paired], where: str = "") -> str:

@@ -33,18 +33,21 @@ class Shown:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under heads; the first column names the row."""
+    """Rows of cells under heads; the first column names the row. `named`: what heads are called in a CSV file, where no
+    title explains them.
+    """
 
     title: str
     heads: list[str]
     rows: list[list[Shown]]
     note: str = ""
+    named: Mapping[str, str] = field(default_factory=dict)
 
     def turned(self) -> Table:
         """Columns as rows."""
         heads = [self.heads[0], *(row[0].text for row in self.rows)]
         rows = [[Shown(head), *(row[at] for row in self.rows)] for at, head in enumerate(self.heads) if at]
-        return Table(self.title, heads, rows, self.note)
+        return Table(self.title, heads, rows, self.note, self.named)
 
     def markdown(self) -> str:
         lines = [f"**{self.title}**", "", _line(self.heads), _line(["---"] * len(self.heads))]
@@ -52,20 +55,21 @@ class Table:
         return "\n".join([*lines, *(["", self.note] if self.note else []), ""])
 
     def csv(self) -> str:
-        """Numbers as they are; every row has its name."""
+        """Numbers as they are, nothing where there is none; every row has its name."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         extra = [
             list(dict.fromkeys(name for row in self.rows for name in row[at].more)) for at in range(len(self.heads))
         ]
-        writer.writerow([name for head, more in zip(self.heads, extra, strict=True) for name in (head, *more)])
+        heads = [self.named.get(head, head or "row") for head in self.heads]
+        writer.writerow([name for head, more in zip(heads, extra, strict=True) for name in (head, *more)])
         name = ""
         for row in self.rows:
             name = row[0].text or name
             cells: list[str | float] = [name]
             for at, cell in enumerate(row):
                 if at:
-                    cells.append(cell.text if cell.value is None else cell.value)
+                    cells.append(cell.value if cell.value is not None else cell.text if cell.text != "-" else "")
                 cells += [cell.more.get(each, "") for each in extra[at]]
             writer.writerow(cells)
         return text.getvalue()
