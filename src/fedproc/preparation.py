@@ -65,6 +65,13 @@ def deal(experiment: Experiment, images: Images) -> list[Indices]:
     return made.shares(images.train.labels, images.train.sites)
 
 
+def client_names(experiment: Experiment, images: Images) -> list[str]:
+    """What the clients are called, where they are the data's own sites; others go by their number."""
+    if experiment.partition != "natural" or images.train.sites is None:
+        return []
+    return [images.site_names[site] for site in np.unique(images.train.sites)]
+
+
 def prepare(experiment: Experiment, images: Images, library: Library, device: torch.device) -> tuple[Setting, Plan]:
     e = experiment
     dtype = torch.float64 if e.dtype == "float64" else torch.float32

@@ -18,7 +18,7 @@ from fedproc.experiment import Experiment
 from fedproc.lanes import Answer, Job, Kind, Task
 from fedproc.methods.plugin import LOADED
 from fedproc.networks import Weights, build, load_encoder
-from fedproc.preparation import Library, deal, prepare, resolve_device
+from fedproc.preparation import Library, client_names, deal, prepare, resolve_device
 from fedproc.rounds import Loop, Progress, State, first_state, play
 from fedproc.runs.folder import RunFolder, client_model
 from fedproc.runs.result import summarise
@@ -81,7 +81,8 @@ class Session:
             self.store.place(folder.path / "clients")
             folder.settle(self._config)
             if not folder.has_partition():
-                folder.write_partition(self.images.class_names, self._holdings())
+                called = client_names(self.experiment, self.images)
+                folder.write_partition(self.images.class_names, self._holdings(), called)
             self.result = folder.result()
             found = folder.resume() if self.result is None else None
             self.records = folder.metrics()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -205,6 +206,26 @@ def test_data_show_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert Image.open(tmp_path / "new" / "p.png").size[0] > 500
     code, out, err = fedproc(f"data show --clients 5 --out {tmp_path / 'new' / 'p.png' / 'q.png'}", capsys)
     assert (code, out) == (2, "") and "a file is in the way" in err
+
+
+def test_sites_keep_their_names(tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for site in ("north", "south"):
+        shutil.copytree(pictures, tmp_path / "own" / site)
+    words = f"--data {tmp_path / 'own'} --partition natural"
+    code, out, _ = fedproc(f"data show {words} --out {tmp_path / 'p.png'}", capsys)
+    assert code == 0 and "north" in out and "south" in out
+    assert fedproc(f"data split {words} --out {tmp_path / 'sites'}", capsys)[0] == 0
+    names = json.loads((tmp_path / "sites" / "sites.json").read_text())["names"]
+    assert names == {"site-1": "north", "site-2": "south"}
+    for method in ("fedavg", "central"):
+        code, _, _ = fedproc(f"run {words} --method {method} {SMALL} --out {tmp_path / 'runs' / method}", capsys)
+        assert code == 0
+    found = json.loads((tmp_path / "runs" / "fedavg" / "partition.json").read_text())
+    assert found["client_names"] == ["north", "south"] and len(found["counts"]) == 2
+    assert "client_names" not in json.loads((tmp_path / "runs" / "central" / "partition.json").read_text())
+    assert fedproc(f"report {tmp_path / 'runs'} --out {tmp_path / 'page'}", capsys)[0] == 0
+    shown = f"north, {found['class_names'][0]}: {found['counts'][0][0]}"
+    assert shown in (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
 
 
 def test_data_split_writes_sites(tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,6 +144,9 @@ def test_on_a_phone_only_tables_and_figures_scroll_sideways(browser: Any, page: 
     assert window.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     size = window.evaluate("parseFloat(getComputedStyle(document.body).fontSize)")
     assert size >= 15
+    keys = window.locator("#setting-0 .keys")
+    assert keys.is_visible() and keys.inner_text().split() == ["fedavg", "fedproc"]
+    assert not Opened(browser, page).window.locator("#setting-0 .keys").is_visible()
 
 
 def test_in_print_there_is_no_navigation(browser: Any, page: Path, tmp_path: Path) -> None:

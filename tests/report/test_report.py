@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -19,6 +20,7 @@ from fedproc.cli.commands import execute
 from fedproc.report.contents import write_report
 from fedproc.report.curves import draw_curves
 from fedproc.report.gather import gather
+from fedproc.report.heatmaps import draw_confusions
 from fedproc.report.panels import half_width
 from fedproc.report.style import COLOURS, SVG, lines, picture
 from fedproc.report.tables import Grid, Number, Shown, Table
@@ -142,6 +144,16 @@ def test_a_comparison_keeps_its_rows_whatever_they_vary(compared: Path, tmp_path
     (group,) = gather([tmp_path / "cmp"], "calibrated").groups
     assert [row.label for row in group.comparison.rows] == ["fedavg", "calibrated"]
     assert group.comparison.reference == "calibrated" and "calibrate" not in group.title
+
+
+def test_long_names_leave_their_cells_room() -> None:
+    names = [f"class {k} with a name that goes on and on and on" for k in range(6)]
+    made = draw_confusions({"fedavg": np.eye(6, dtype=np.int64)}, names)
+    made.figure.canvas.draw()
+    (panel,) = (axes for axes in made.figure.axes if axes.axison)
+    assert panel.get_window_extent().width > 0.4 * made.figure.bbox.width
+    assert panel.get_xlabel() == "taken for" and all(len(t.get_text()) <= 24 for t in panel.get_xticklabels())
+    assert any(names[0] in text for texts in made.texts.values() for text in texts)
 
 
 def test_runs_of_other_settings_are_not_one_row(compared: Path, tmp_path: Path) -> None:

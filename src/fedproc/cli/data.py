@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from fedproc.data.partition import class_counts, heterogeneity
 from fedproc.data.sites import write_sites
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
-from fedproc.preparation import Library, deal
+from fedproc.preparation import Library, client_names, deal
 from fedproc.runs.atomic import naming, write_file
 from fedproc.runs.folder import expect_folder
 
@@ -52,7 +53,8 @@ def show_command(parsed: argparse.Namespace, console: Console) -> int:
     images = Library().images(experiment)
     counts = class_counts(deal(experiment, images), images.train.labels, images.classes)
     score = heterogeneity(counts)
-    console.print(_table(counts, images.class_names))
+    called = client_names(experiment, images)
+    console.print(_table(counts, images.class_names, called))
     sizes = counts.sum(axis=1)
     beta = f", beta {experiment.beta:g}" if experiment.partition in SKEWED else ""
     title = f"{images.name}: {experiment.partition}{beta}, {len(counts)} clients, data seed {experiment.data_seed}"
@@ -64,22 +66,22 @@ def show_command(parsed: argparse.Namespace, console: Console) -> int:
     heading = f"{title}, heterogeneity {score:.3f}"
     with naming(parsed.out.parent):
         parsed.out.parent.mkdir(parents=True, exist_ok=True)
-    write_file(parsed.out, draw_holdings(counts, images.class_names, heading).save)
+    write_file(parsed.out, draw_holdings(counts, images.class_names, heading, called).save)
     console.print(f"drawn in {parsed.out}", highlight=False)
     return 0
 
 
-def _table(counts: np.ndarray[Any, np.dtype[np.int64]], names: tuple[str, ...]) -> Table:
+def _table(counts: np.ndarray[Any, np.dtype[np.int64]], names: Sequence[str], called: Sequence[str]) -> Table:
     table = Table(title="samples by client and class", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
     shown = list(names) if len(names) <= MOST_COLUMNS else []
-    table.add_column("client", justify="right", no_wrap=True)
+    table.add_column("site" if called else "client", justify="left" if called else "right", no_wrap=True)
     for name in shown:
         table.add_column(name, justify="right", overflow="fold")
     table.add_column("classes", justify="right", no_wrap=True)
     table.add_column("samples", justify="right", no_wrap=True)
     for client, row in enumerate(counts[:MOST_ROWS]):
         cells = [f"{count:,}" if count else "·" for count in row] if shown else []
-        table.add_row(str(client), *cells, str((row > 0).sum()), f"{row.sum():,}")
+        table.add_row(called[client] if called else str(client), *cells, str((row > 0).sum()), f"{row.sum():,}")
     if len(counts) > MOST_ROWS:
         table.add_row("…", *[""] * len(shown), "", f"{len(counts) - MOST_ROWS} more")
     return table
@@ -88,9 +90,9 @@ def _table(counts: np.ndarray[Any, np.dtype[np.int64]], names: tuple[str, ...]) 
 def split_command(parsed: argparse.Namespace, console: Console) -> int:
     experiment = Experiment(**given(parsed))
     images = Library().images(experiment)
-    shares = deal(experiment, images)
+    shares, called = deal(experiment, images), client_names(experiment, images)
     with Progress(console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("images", total=len(images.train) + len(images.test))
-        write_sites(images, shares, parsed.out, lambda count: progress.advance(task, count))
+        write_sites(images, shares, parsed.out, called, lambda count: progress.advance(task, count))
     console.print(f"{len(shares)} sites and the test images are in {parsed.out}", highlight=False)
     return 0

@@ -17,9 +17,15 @@ from fedproc.runs.atomic import naming
 
 
 def write_sites(
-    images: Images, shares: Sequence[Indices], out: Path, progress: Callable[[int], None] = lambda count: None
+    images: Images,
+    shares: Sequence[Indices],
+    out: Path,
+    names: Sequence[str] = (),
+    progress: Callable[[int], None] = lambda count: None,
 ) -> None:
-    """`out`/site-N/<class>/*.png for each share, `out`/test/<class>/*.png, and `out`/sites.json beside them."""
+    """`out`/site-N/<class>/*.png for each share, `out`/test/<class>/*.png, and `out`/sites.json beside them, which says
+    what each site is called where it has a name.
+    """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"--out {out}: already there; expected a new or empty folder")
     folders = [_folder_name(name) for name in images.class_names]
@@ -35,6 +41,7 @@ def write_sites(
             "data": images.name,
             "fingerprint": images.fingerprint,
             "classes": dict(zip(folders, images.class_names, strict=True)),
+            **({"names": dict(zip(sites, names, strict=True))} if names else {}),
             "sites": {site: [int(i) for i in np.sort(share)] for site, share in sites.items()},
         }
         (out / "sites.json").write_text(json.dumps(summary) + "\n", encoding="utf-8")

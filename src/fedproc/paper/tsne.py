@@ -101,6 +101,7 @@ def alignment_of(one: Array, other: Array) -> float:
 def draw(embedded: Embedded) -> Picture:
     """Five panels in a row, classes in colour, FedProc's prototypes as stars, how alike they are below."""
     from matplotlib import colormaps
+    from matplotlib.lines import Line2D
 
     made = picture(15, 3.9)
     axes = made.figure.subplots(1, len(FACES), sharex=True, sharey=True)
@@ -130,5 +131,7 @@ def draw(embedded: Embedded) -> Picture:
     )
     if classes <= 20:
         handles, labels = axes[0].get_legend_handles_labels()
+        star = Line2D([], [], marker="*", markersize=4, markeredgewidth=0.2, color="white", markeredgecolor="black")
+        handles, labels = [*handles, star], [*labels, "FedProc's prototype"]
         made.figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=8, markerscale=3)
     return made

@@ -18,6 +18,7 @@ from fedproc.report.curves import draw_curves
 from fedproc.report.gather import Exhibited, Gathered, Group, gather, many
 from fedproc.report.heatmaps import draw_classes, draw_confusions, draw_holdings
 from fedproc.report.page import Page
+from fedproc.report.style import lines
 from fedproc.report.summary import accuracies, differences, differences_by_column
 from fedproc.report.tables import Grid, Number, Shown, Table
 from fedproc.report.times import PARTS, draw_times
@@ -119,7 +120,7 @@ def _section(page: Page, name: str, group: Group, folded: bool) -> None:
     if drawn:
         parts += [
             "<h3>Learning curves</h3>",
-            page.figure(f"{name}-curves", draw_curves(drawn), "Learning curves", ends),
+            page.figure(f"{name}-curves", draw_curves(drawn), "Learning curves", ends, lines(drawn)),
         ]
     if comparison.rows and comparison.paired(f"{comparison.prefix}final_accuracy"):
         parts += ["<h3>Differences</h3>", page.table(f"{name}-differences", differences(comparison))]
@@ -187,7 +188,7 @@ def _partition(page: Page, name: str, group: Group) -> list[str]:
     for run in sorted(group.runs, key=lambda run: run.seed):
         if run.partition is not None and 1 < len(run.partition[1]) <= MOST_CLIENTS:
             names, counts = run.partition
-            drawn = draw_holdings(counts, names, f"data seed {run.config['data_seed']}")
+            drawn = draw_holdings(counts, names, f"data seed {run.config['data_seed']}", run.client_names)
             title = "Who holds what"
             note = "Training samples of each class at each client."
             return [f"<h3>{title}</h3>", page.figure(f"{name}-partition", drawn, title, note)]

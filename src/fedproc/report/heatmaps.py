@@ -12,21 +12,26 @@ from fedproc.report.style import Picture, picture, plain
 
 MOST_NUMBERS = 400  # cells in which a number can still be read
 MOST_NAMES = 40
+LONGEST = 24
 Array = npt.NDArray[np.float64]
 
 
-def draw_holdings(counts: npt.NDArray[np.int64], class_names: Sequence[str], title: str) -> Picture:
+def draw_holdings(
+    counts: npt.NDArray[np.int64], class_names: Sequence[str], title: str, client_names: Sequence[str] = ()
+) -> Picture:
     """`counts` (clients, classes), with the clients' sizes as bars beside it."""
     clients, classes = counts.shape
+    named = len(client_names) == clients
+    called = list(client_names) if named else [str(client) for client in range(clients)]
     made = picture(min(4.5 + 0.55 * classes, 16), min(2.2 + 0.32 * clients, 14))
     heat, bars = made.figure.subplots(1, 2, sharey=True, width_ratios=(4, 1))
     numbers = [[f"{count:,}" if count else "·" for count in row] for row in counts]
     texts = [
-        f"client {client}, {name}: {count:,}" for client, row in enumerate(counts)
+        f"{'' if named else 'client '}{client}, {name}: {count:,}" for client, row in zip(called, counts, strict=True)
         for name, count in zip(class_names, row, strict=True)
     ]  # fmt: skip
-    _shade(made, heat, counts.astype(np.float64), class_names, [str(c) for c in range(clients)], numbers, texts)
-    heat.set_ylabel("client")
+    _shade(made, heat, counts.astype(np.float64), class_names, called, numbers, texts)
+    heat.set_ylabel("site" if named else "client")
     bars.barh(np.arange(clients) + 0.5, counts.sum(axis=1), color="#0072B2", height=0.7)
     bars.set_xlabel("samples")
     bars.spines[["top", "right"]].set_visible(False)
@@ -69,6 +74,7 @@ def draw_confusions(confusions: Mapping[str, npt.NDArray[np.int64]], class_names
         _shade(made, panel, shares, class_names, class_names, numbers, texts, most=100.0)
         panel.set_title(plain(label), fontsize=10)
         panel.set_ylabel("true class", fontsize=8)
+        panel.set_xlabel("taken for", fontsize=8)
     return made
 
 
@@ -92,13 +98,18 @@ def _shade(
                 text.set_in_layout(False)  # it lies in its cell
 
 
+def _short(name: str) -> str:
+    """A long name would leave its cells no room; it is whole where they tell their values."""
+    return plain(name if len(name) <= LONGEST else f"{name[: LONGEST - 9]}…{name[-8:]}")
+
+
 def _names(panel: Axes, columns: Sequence[str], rows: Sequence[str]) -> None:
     if len(columns) <= MOST_NAMES:
-        panel.set_xticks(np.arange(len(columns)) + 0.5, list(map(plain, columns)), rotation=45, ha="right", fontsize=8)
+        panel.set_xticks(np.arange(len(columns)) + 0.5, list(map(_short, columns)), rotation=45, ha="right", fontsize=8)
     else:
         panel.set_xticks([])
         panel.set_xlabel(f"{len(columns)} classes")
     if len(rows) <= MOST_NAMES:
-        panel.set_yticks(np.arange(len(rows)) + 0.5, list(map(plain, rows)), fontsize=8)
+        panel.set_yticks(np.arange(len(rows)) + 0.5, list(map(_short, rows)), fontsize=8)
     else:
         panel.set_yticks([])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
@@ -14,11 +14,12 @@ from xml.etree import ElementTree
 
 from fedproc.errors import InputError
 from fedproc.report.inline import inline
-from fedproc.report.style import Picture
+from fedproc.report.style import Line, Picture
 from fedproc.report.tables import Table
 from fedproc.runs.atomic import write_file
 
 OURS = re.compile(r"(setting-\d+|full|small|tiny|runs)\b.*\.(csv|md|tex|png|svg)$")
+DASHES = {"-": "none", "--": "6 3", ":": "2 3", "-.": "6 3 2 3"}
 WORDS = {"csv": "CSV", "md": "Markdown", "tex": "LaTeX"}
 
 
@@ -39,13 +40,16 @@ class Page:
         )
         return f'{table.html(caption)}<p class="files">{links}</p>'
 
-    def figure(self, name: str, picture: Picture | Path, title: str, note: str = "") -> str:
+    def figure(
+        self, name: str, picture: Picture | Path, title: str, note: str = "", keys: Mapping[str, Line] | None = None
+    ) -> str:
+        """`keys` are the lines of its legend, told above it too where a narrow screen shows a part of it."""
         self.pictures[name] = picture
         svg = picture.svg if isinstance(picture, Picture) else _read(picture)
         links = " · ".join(f'<a href="figures/{name}.{kind}">{kind.upper()}</a>' for kind in ("png", "svg"))
         caption = f"{escape(note)} " if note else ""
         return (
-            f'<figure class="scroll" id="figure-{name}">{inline(svg, name, title)}</figure>'
+            f'{_keys(keys or {})}<figure class="scroll" id="figure-{name}">{inline(svg, name, title)}</figure>'
             f'<p class="note">{caption}<span class="files">{links}</span></p>'
         )
 
@@ -85,6 +89,16 @@ class Page:
                 write_file(out / "figures" / f"{name}.{kind}", partial(_draw, picture=picture, kind=kind))
         write_file(out / "index.html", partial(_write, text=self.html(head)))
         return out / "index.html"
+
+
+def _keys(lines: Mapping[str, Line]) -> str:
+    """A legend as a list."""
+    items = ""
+    for label, line in lines.items():
+        stroke = f"stroke:{line.colour};stroke-dasharray:{DASHES[line.dashes]}".replace("#666666", "var(--grey)")
+        drawn = f'<path d="M0 4H28" stroke-width="2.5" style="{stroke}"/>'
+        items += f'<li><svg width="28" height="8" aria-hidden="true">{drawn}</svg> {escape(label)}</li>'
+    return f'<ul class="keys">{items}</ul>' if items else ""
 
 
 def _read(path: Path) -> str:

@@ -200,10 +200,14 @@ class RunFolder:
     def has_partition(self) -> bool:
         return self._file("partition.json").exists()
 
-    def write_partition(self, class_names: Sequence[str], counts: Sequence[Sequence[int]]) -> None:
-        """One line a client."""
+    def write_partition(
+        self, class_names: Sequence[str], counts: Sequence[Sequence[int]], client_names: Sequence[str] = ()
+    ) -> None:
+        """One line a client; their names, where each has one."""
         lines = ",\n    ".join(json.dumps(list(row)) for row in counts)
-        text = f'{{\n  "class_names": {json.dumps(list(class_names))},\n  "counts": [\n    {lines}\n  ]\n}}\n'
+        names = {"class_names": class_names, "client_names": client_names if len(client_names) == len(counts) else []}
+        heads = "".join(f'  "{name}": {json.dumps(list(told))},\n' for name, told in names.items() if told)
+        text = f'{{\n{heads}  "counts": [\n    {lines}\n  ]\n}}\n'
         write_file(self._file("partition.json"), lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
     def result(self) -> Record | None:

@@ -74,6 +74,12 @@ class Kept:
         return list(map(str, names)), counts
 
     @property
+    def client_names(self) -> list[str]:
+        """Of clients that are the data's own sites."""
+        found = (read_object(self.folder / "partition.json") or {}).get("client_names")
+        return list(map(str, found)) if isinstance(found, list) else []
+
+    @property
     def held_out(self) -> str:
         return "validation" if self.config.get("val_fraction") else "test"
 
