@@ -17,8 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedproc.comparison import Comparison, Row, rows_in, summary, usual_reference
-from fedproc.methods import METHODS
+from fedproc.comparison import Comparison, Row, rows_in, summary, usual_order, usual_reference
 from fedproc.runs.atomic import write_json
 
 PLACES = ("--data-dir", "--out", "--import")
@@ -37,7 +36,7 @@ def without_paths(environment: dict[str, Any]) -> dict[str, Any]:
 def compared(folder: Path) -> dict[str, Any]:
     """What the runs FOLDER/<label>/seed-<n> come to, methods in their usual order, variants after them."""
     kept = rows_in(folder)
-    order = [*(label for label in METHODS if label in kept), *(label for label in kept if label not in METHODS)]
+    order = usual_order(list(kept))
     return summary(Comparison([Row.of(label, kept[label]) for label in order], folder, usual_reference(order)))
 
 

@@ -54,12 +54,12 @@ def test_what_is_in_the_folder_takes_part(pictures: Path, tmp_path: Path) -> Non
     given = {**GIVEN, "data": str(pictures), "out": tmp_path}
     compare(["fedavg"], [0, 1], **given)
     done = compare(["fedproc"], [1, 2], **given)
-    assert [row.label for row in done.rows] == ["fedproc", "fedavg"] and done.reference == "fedavg"
+    assert [row.label for row in done.rows] == ["fedavg", "fedproc"] and done.reference == "fedavg"
     assert compare(["fedproc"], [3], reference="fedproc", **given).reference == "fedproc"
     written = json.loads((tmp_path / "comparison.json").read_text())
     assert written["seeds"] == [0, 1, 2, 3] and written["rows"]["fedproc"]["seeds"] == 3
     assert written["rows"]["fedavg"]["seeds"] == 2
-    with pytest.raises(InputError, match="--reference moon: expected one of fedproc, fedavg"):
+    with pytest.raises(InputError, match="--reference moon: expected one of fedavg, fedproc"):
         compare(["fedproc"], [3], reference="moon", **given)
 
 

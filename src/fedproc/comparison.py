@@ -120,7 +120,8 @@ def compare(
     folder = Path(out) if out is not None else None
     asked = {f"{label}/seed-{seed}" for label in overrides for seed in seeds}
     staying = _staying(folder, asked) if folder else {}
-    labels = list(dict.fromkeys([*overrides, *(label for label in staying if any(k.result for k in staying[label]))]))
+    others = [label for label, kept in staying.items() if label not in overrides and any(k.result for k in kept)]
+    labels = usual_order([*others, *overrides]) if others else list(overrides)
     if reference is None:
         reference = usual_reference(labels)
     elif reference not in labels:
@@ -204,6 +205,11 @@ def _check_beside(label: str, staying: Sequence[Kept], rows: Mapping[str, Experi
                 )
         if run.config["data"] != new.data and {run.config["data"], new.data} & set(SOURCES):
             raise InputError(f"--data {new.data}: {run.folder} has {run.config['data']}; take that, or another --out")
+
+
+def usual_order(labels: Sequence[str]) -> list[str]:
+    """Methods as they are listed, then variants."""
+    return [label for label in METHODS if label in labels] + [label for label in labels if label not in METHODS]
 
 
 def usual_reference(labels: Sequence[str]) -> str:
