@@ -146,6 +146,7 @@ def test_on_a_phone_only_tables_and_figures_scroll_sideways(browser: Any, page: 
     assert size >= 15
     keys = window.locator("#setting-0 .keys")
     assert keys.is_visible() and keys.inner_text().split() == ["fedavg", "fedproc"]
+    assert window.locator("#tiny-rounds .keys").inner_text().split()[:2] == ["solo", "fedavg"]
     assert not Opened(browser, page).window.locator("#setting-0 .keys").is_visible()
 
 

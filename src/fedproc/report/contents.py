@@ -53,10 +53,11 @@ def write_report(
         except (TypeError, KeyError, AttributeError) as error:
             what = "expected what `fedproc paper` writes"
             raise InputError(f"{exhibit.folder / 'exhibit.json'}: {what}, got {error}") from error
+        keys = lines(grid.rows) if known.measure in ("rounds", "epochs") else None
         page.section(
             name,
             f"{known.number}: {known.title} ({content['scale']} scale)",
-            page.figure(name, figure, known.title) if figure.exists() else "",
+            page.figure(name, figure, known.title, keys=keys) if figure.exists() else "",
             page.table(name, grid.table(), caption=False, texts=grid.formats()),
             *_differences(page, name, content),
             _lost(exhibit),
