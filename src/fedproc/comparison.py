@@ -15,13 +15,16 @@ from fedproc.errors import InputError
 from fedproc.experiment import Experiment, flag
 from fedproc.methods import METHODS
 from fedproc.runs.atomic import write_file, write_json
-from fedproc.runs.folder import Lock, differences, expect_folder
+from fedproc.runs.folder import differences
 from fedproc.runs.kept import Kept, read_run
+from fedproc.runs.place import Lock, expect_folder
 from fedproc.simulate import Watcher, run_all
 from fedproc.statistics import Paired
 from fedproc.statistics import compare as paired
 
 Given = dict[str, Any]
+# in what runs differ that are compared: who trains, the seed, and what is looked at
+BESIDE = {"method", "plugin", "data_seed", "model_seed", "keep_clients", "eval_every"}
 
 
 class Seeded(Protocol):
@@ -182,9 +185,6 @@ def _staying(folder: Path, asked: Collection[str]) -> dict[str, list[Kept]]:
     return rows_in(folder, asked)
 
 
-APART = {"method", "data_seed", "model_seed", "fingerprint", "plugin", "keep_clients", "eval_every"}
-
-
 def _check_beside(label: str, staying: Sequence[Kept], rows: Mapping[str, Experiment]) -> None:
     """Refuse to put runs of other settings into a row, or methods of other settings side by side. What a variant
     changes is its own affair.
@@ -198,7 +198,8 @@ def _check_beside(label: str, staying: Sequence[Kept], rows: Mapping[str, Experi
     for run in staying:
         for path, before, after in differences(run.config, new.config()):
             options = label not in rows and path in METHODS
-            if not (options or path in APART or path.endswith("_sha256") or follows.get(path, False)):
+            data = path == "fingerprint" or path.endswith("_sha256")  # known only once they are read
+            if not (options or data or path in BESIDE or follows.get(path, False)):
                 raise InputError(
                     f"{flag(path)} {after}: {run.folder} has {before}, and both would stand in one comparison; "
                     "take that, or another --out"
@@ -244,14 +245,14 @@ ACCURACIES = ("final_accuracy", "last10_accuracy", "final_prototype_accuracy", "
 def summary(comparison: Comparison) -> Given:
     """What comparison.json holds."""
     prefix = comparison.prefix
-    differences = {prefix + name: comparison.paired(prefix + name) for name in ACCURACIES}
+    by_name = {prefix + name: comparison.paired(prefix + name) for name in ACCURACIES}
     rows = {}
     for row in comparison.rows:
-        spreads = {name: row.spread(name) for name in [*differences, f"{prefix}best_accuracy", "seconds"]}
+        spreads = {name: row.spread(name) for name in [*by_name, f"{prefix}best_accuracy", "seconds"]}
         numbers = {name: {"mean": s[0], "deviation": s[1]} for name, s in spreads.items() if s is not None}
         against = {
             name: {**asdict(found[row.label]), "verdict": found[row.label].verdict}
-            for name, found in differences.items()
+            for name, found in by_name.items()
             if row.label in found
         }
         rows[row.label] = {"seeds": len(row.runs), "diverged": row.diverged, **numbers, "difference": against}

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
+
+def meant(word: str, known: Iterable[str], otherwise: str) -> str:
+    """What to say after a name that there is not."""
+    close = difflib.get_close_matches(word, list(known), 1)
+    return f"did you mean {close[0]}?" if close else otherwise
+
 
 class InputError(ValueError):
     """Bad input: one sentence that names the field, the value and what is allowed. Exit code 2."""

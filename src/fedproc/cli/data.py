@@ -20,7 +20,7 @@ from fedproc.errors import InputError
 from fedproc.experiment import Experiment
 from fedproc.preparation import Library, client_names, deal
 from fedproc.runs.atomic import naming, write_file
-from fedproc.runs.folder import expect_folder
+from fedproc.runs.place import expect_folder
 
 SKEWED = ("dirichlet", "dirichlet-plain", "quantity")  # by --beta
 MOST_COLUMNS = 12

@@ -13,7 +13,7 @@ from fedproc.cli.display import Display, print_table
 from fedproc.cli.parser import Parser, whole_numbers
 from fedproc.errors import InputError
 from fedproc.paper.exhibits import EXHIBITS, SCALES
-from fedproc.runs.folder import expect_folder
+from fedproc.runs.place import expect_folder
 
 if TYPE_CHECKING:
     from fedproc.paper.reproduce import Request

@@ -7,13 +7,12 @@ only has to cut words into names and values, and it must do so strictly.
 from __future__ import annotations
 
 import argparse
-import difflib
 from collections.abc import Sequence
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from fedproc.errors import InputError
+from fedproc.errors import InputError, meant
 from fedproc.experiment import Experiment, flag
 from fedproc.methods import METHODS
 
@@ -50,8 +49,7 @@ class Parser(argparse.ArgumentParser):
         if rest:
             word = rest[0].partition("=")[0]
             known = [w for parser in self._parsers() for w in parser._option_string_actions]
-            close = difflib.get_close_matches(word, known, 1)
-            hint = f"did you mean {close[0]}?" if close else "--help lists what there is"
+            hint = meant(word, known, "--help lists what there is")
             if word in known:
                 hint = "other commands have it; --help lists what this one has"
             raise InputError(f"{rest[0]}: not understood; {hint}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from rich.table import Table
 from fedproc.cli.display import Display
 from fedproc.cli.parser import Parser, add_experiment_flags, given
 from fedproc.comparison import merged, read_toml
-from fedproc.errors import Diverged, InputError
+from fedproc.errors import Diverged, InputError, meant
 from fedproc.experiment import Experiment
 from fedproc.methods import METHODS
 from fedproc.simulate import run
@@ -57,8 +56,7 @@ def gathered(parsed: argparse.Namespace) -> dict[str, Any]:
             raise InputError(f"--config {parsed.config}: {name} belongs on the command line")
     known = [*Experiment.model_fields, *(name.replace("-", "_") for name in METHODS), *LISTS]
     for name in (name for name in below if name.replace("-", "_") not in known):
-        close = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {close[0]}?" if close else "`fedproc run --help` lists them all"
+        hint = meant(name, known, "`fedproc run --help` lists them all")
         raise InputError(f"--config {parsed.config}: {name}: no such option; {hint}")
     return merged(below, given(parsed))
 

@@ -22,8 +22,8 @@ from fedproc.report.style import lines
 from fedproc.report.summary import accuracies, differences, differences_by_column
 from fedproc.report.tables import Grid, Number, Shown, Table
 from fedproc.report.times import PARTS, draw_times
-from fedproc.runs.folder import expect_folder
 from fedproc.runs.kept import Kept
+from fedproc.runs.place import expect_folder
 from fedproc.statistics import Paired
 
 MOST_CLASSES = 40  # of a confusion matrix that can be looked at

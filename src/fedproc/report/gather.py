@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedproc.comparison import Comparison, Row, usual_reference
+from fedproc.comparison import BESIDE, Comparison, Row, usual_reference
 from fedproc.data import SOURCES
 from fedproc.errors import InputError
 from fedproc.experiment import FREE, Experiment
@@ -20,8 +20,7 @@ from fedproc.paper.published import Published
 from fedproc.runs.kept import Kept, read_object, read_run
 
 Record = dict[str, Any]
-APART = FREE | {"method", "preset", "seed", "data_seed", "model_seed", "plugin"}
-APART |= {"keep_clients", "eval_every"}  # what is looked at, not what is done
+APART = FREE | BESIDE | {"preset", "seed"}
 FOLLOWING = {"augment", "normalize_z"}  # whose default follows the data set or the learning rate
 TOLD = ("data", "clients", "partition", "beta", "sample", "rounds", "epochs", "lr", "network", "fingerprint")
 
@@ -173,13 +172,17 @@ def _unmixed(label: str, runs: Sequence[Kept]) -> Labelled:
     for run in runs:
         settings[_row_key(run)] = {**_fields(run), **(run.config.get(run.method) or {})}
     names = {name for setting in settings.values() for name in setting if name != "fingerprint"}
-    differing = sorted(n for n in names if len({json.dumps(setting.get(n)) for setting in settings.values()}) > 1)
+    differing = sorted(name for name in names if _vary(settings.values(), name))
     rows: Labelled = {}
     for run in runs:
         mine = settings[_row_key(run)]
         words = ", ".join(f"{name.replace('_', ' ')} {mine.get(name)}" for name in differing)
         rows.setdefault(f"{label} ({words})" if len(settings) > 1 else label, []).append(run)
     return rows
+
+
+def _vary(records: Iterable[Record], name: str) -> bool:
+    return len({json.dumps(each.get(name)) for each in records}) > 1
 
 
 def _row_key(run: Kept) -> str:
@@ -276,7 +279,7 @@ def _labelled(runs: Sequence[Kept]) -> Labelled:
     for run in runs:
         mine = list(variants[run.method].values())
         own = run.config.get(run.method) or {}
-        differing = [name for name in own if len({json.dumps(each.get(name)) for each in mine}) > 1]
+        differing = [name for name in own if _vary(mine, name)]
         if len(mine) > 1 and not differing:
             differing = ["plugin"]
         told = {name: own.get(name, str(run.config.get("plugin"))[:8]) for name in differing}

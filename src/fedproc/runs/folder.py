@@ -11,7 +11,6 @@ result.json         the headline numbers; its presence means the run is over
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -23,11 +22,12 @@ from typing import Any
 from safetensors.torch import save
 from torch import Tensor
 
-from fedproc.errors import InputError, RunError
+from fedproc.errors import InputError
 from fedproc.experiment import FREE, IMPLIED, flag
 from fedproc.runs import checkpoint
 from fedproc.runs.atomic import TEMPORARY, naming, sweep, write_file, write_json
 from fedproc.runs.kept import OURS, read_lines, read_object, read_result
+from fedproc.runs.place import Lock, expect_folder
 from fedproc.runs.result import without_evaluation
 
 FILES = (
@@ -46,31 +46,6 @@ FILES = (
     "checkpoint",
 )
 Record = dict[str, Any]
-
-
-class Lock:
-    """One process at a time in a folder: a lock on the folder itself, which ends with the process."""
-
-    def __init__(self, path: Path) -> None:
-        with naming(path):
-            path.mkdir(parents=True, exist_ok=True)
-            self._handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._handle)
-            raise RunError(f"{path}: another process is at work in this folder; wait or take another --out") from error
-
-    def release(self) -> None:
-        os.close(self._handle)
-
-
-def expect_folder(path: Path) -> None:
-    """Refuse an --out that is a file, or lies below one."""
-    for place in (path, *path.parents):
-        if os.path.isfile(place):
-            where = "" if place == path else f": {place}"
-            raise InputError(f"--out {path}: a file is in the way, expected a folder{where}")
 
 
 class RunFolder:

@@ -62,10 +62,13 @@ class Kept:
         return _matrix(path, lines[-1].get("confusion")) if lines else None
 
     @cached_property
+    def _held(self) -> Record | None:
+        return read_object(self.folder / "partition.json")
+
+    @cached_property
     def partition(self) -> tuple[list[str], npt.NDArray[np.int64]] | None:
         """Class names, and how much of each class each client holds."""
-        path = self.folder / "partition.json"
-        found = read_object(path)
+        path, found = self.folder / "partition.json", self._held
         if found is None:
             return None
         names, counts = found.get("class_names"), _matrix(path, found.get("counts"))
@@ -76,7 +79,7 @@ class Kept:
     @property
     def client_names(self) -> list[str]:
         """Of clients that are the data's own sites."""
-        found = (read_object(self.folder / "partition.json") or {}).get("client_names")
+        found = (self._held or {}).get("client_names")
         return list(map(str, found)) if isinstance(found, list) else []
 
     @property

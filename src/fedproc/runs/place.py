@@ -1,0 +1,35 @@
+"""Where results go: a folder, and one process at a time in it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from fedproc.errors import InputError, RunError
+from fedproc.runs.atomic import naming
+
+
+class Lock:
+    """One process at a time in a folder: a lock on the folder itself, which ends with the process."""
+
+    def __init__(self, path: Path) -> None:
+        with naming(path):
+            path.mkdir(parents=True, exist_ok=True)
+            self._handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._handle)
+            raise RunError(f"{path}: another process is at work in this folder; wait or take another --out") from error
+
+    def release(self) -> None:
+        os.close(self._handle)
+
+
+def expect_folder(path: Path) -> None:
+    """Refuse an --out that is a file, or lies below one."""
+    for place in (path, *path.parents):
+        if os.path.isfile(place):
+            where = "" if place == path else f": {place}"
+            raise InputError(f"--out {path}: a file is in the way, expected a folder{where}")
