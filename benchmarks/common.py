@@ -19,9 +19,9 @@ from rich.table import Table
 from fedproc import Experiment
 from fedproc.data.images import Images, Split
 from fedproc.lanes import cores
-from fedproc.preparation import Library
-from fedproc.session import Session
-from fedproc.simulate import Nobody, drive, executor_for, work_of
+from fedproc.simulation.drive import Nobody, drive, executor_for, work_of
+from fedproc.simulation.preparation import Library
+from fedproc.simulation.session import Session
 
 Record = dict[str, Any]
 

@@ -17,7 +17,7 @@ import torch
 from common import Record, Shelf, noise, parser, run_in_memory, save, show, steady
 
 from fedproc import Experiment
-from fedproc.preparation import Library
+from fedproc.simulation.preparation import Library
 
 
 def main() -> None:

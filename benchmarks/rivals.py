@@ -34,10 +34,10 @@ from rich.table import Table
 
 from fedproc import Experiment
 from fedproc.lanes import cores
-from fedproc.preparation import Library
-from fedproc.rounds import cohort
+from fedproc.protocol.rounds import cohort
 from fedproc.runs.provenance import environment
-from fedproc.session import Session
+from fedproc.simulation.preparation import Library
+from fedproc.simulation.session import Session
 
 HERE = Path(__file__).resolve().parent / "rivals"
 NOISE = 0.03  # of accuracy: repeats that differ in batch order alone were seen 0.013 apart

@@ -17,8 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedproc.comparison import Comparison, Row, rows_in, summary, usual_order, usual_reference
-from fedproc.runs.atomic import write_json
+from fedproc.comparison.compare import Comparison, Row, rows_in, summary, usual_order, usual_reference
+from fedproc.files import write_json
 
 PLACES = ("--data-dir", "--out", "--import")
 

@@ -17,9 +17,9 @@ from fedproc.cli.commands import execute
 from fedproc.data.images import Images, Split
 from fedproc.experiment import Experiment
 from fedproc.lanes import choose
-from fedproc.preparation import Library
-from fedproc.session import Session
-from fedproc.simulate import Nobody, drive
+from fedproc.simulation.drive import Nobody, drive
+from fedproc.simulation.preparation import Library
+from fedproc.simulation.session import Session
 
 torch.set_num_threads(1)
 if not torch.cuda.is_available():

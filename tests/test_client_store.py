@@ -8,7 +8,7 @@ import torch
 from conftest import contents, toy_images, work
 
 from fedproc import RunError
-from fedproc.client_store import ClientStore, Holdings
+from fedproc.runs.client_states import ClientStore, Holdings
 
 CPU = torch.device("cpu")
 

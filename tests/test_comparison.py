@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from fedproc import Experiment, InputError, compare, run
-from fedproc.comparison import merged, read_toml
+from fedproc.comparison.compare import merged, read_toml
 
 GIVEN = {"clients": 3, "min_size": 5, "rounds": 2, "epochs": 1, "batch_size": 16, "device": "cpu"}
 

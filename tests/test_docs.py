@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedproc.cli.commands import execute
-from fedproc.comparison import Row
+from fedproc.comparison.compare import Row
 from fedproc.report.gather import gather
 from fedproc.statistics import Paired, compare
 

@@ -5,8 +5,8 @@ import torch
 from conftest import Train, toy_images
 
 from fedproc.data.augment import Normalisation
-from fedproc.evaluate import HeldOut, areas, evaluate, expected, mean_measures, measures
-from fedproc.payload import check
+from fedproc.lanes.evaluate import HeldOut, areas, evaluate, expected, mean_measures, measures
+from fedproc.protocol.payload import check
 
 
 def test_measures_by_hand() -> None:

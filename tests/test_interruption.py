@@ -7,7 +7,7 @@ from conftest import toy_session
 
 from fedproc import interruption
 from fedproc.lanes import choose
-from fedproc.simulate import Nobody, drive
+from fedproc.simulation.drive import Nobody, drive
 
 
 def test_a_swallowed_interrupt_still_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedproc.payload import Expected, Payload, Refused, check
+from fedproc.protocol.payload import Expected, Payload, Refused, check
 
 EXPECTED = Expected({"params": ((2,), torch.float32), "class_counts": ((3,), torch.int64)}, frozenset({"samples"}))
 

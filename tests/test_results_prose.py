@@ -19,7 +19,7 @@ FIVE = range(5)
 # What the page says, and what it is said of: runs as FOLDER/LABEL, with plus and minus between them where it is a
 # difference, seed by seed. Of a run it is the final accuracy, or what stands after the colon: a number of its result,
 # or of its metrics in a round, or the mean over rounds (`test_accuracy@91-100`). `over five`: seeds 0 to 4 alone.
-TOLD: list[tuple[str, str]] = [
+IN_TITLE: list[tuple[str, str]] = [
     # CIFAR-10, 10 clients, beta 0.5
     ("a difference of {seen:.2f} points between FedProc and FedAvg", "main/fedproc - main/fedavg"),
     # the best of each method
@@ -262,7 +262,7 @@ SHORT = {
 }
 
 
-@pytest.mark.parametrize(("told", "of"), TOLD, ids=[told for told, _ in TOLD])
+@pytest.mark.parametrize(("told", "of"), IN_TITLE, ids=[told for told, _ in IN_TITLE])
 def test_the_prose_tells_what_the_runs_come_to(told: str, of: str) -> None:
     one = found(of)
     shown = told.format(d=one.difference, low=one.low, high=one.high, seen=one.detectable)

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from fedproc.errors import Diverged
-from fedproc.lanes.task import SERVER, Answer, Kind, Task
 from fedproc.methods import METHODS
 from fedproc.methods.fedavg import Problem
-from fedproc.networks.flat import Weights
-from fedproc.payload import Payload, check
-from fedproc.rounds import Plan, Progress, State, _own_models, cohort, first_state, play
+from fedproc.protocol.payload import Payload, check
+from fedproc.protocol.rounds import Plan, Progress, State, _own_models, cohort, first_state, play
+from fedproc.protocol.task import SERVER, Answer, Kind, Task
+from fedproc.protocol.weights import Weights
 
 CLASSES, FEATURES = 2, 3
 

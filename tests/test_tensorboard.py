@@ -10,8 +10,8 @@ import pytest
 
 from fedproc import InputError
 from fedproc.cli.commands import execute
-from fedproc.simulate import Nobody
-from fedproc.tensorboard import TensorBoard, scalars
+from fedproc.simulation.drive import Nobody
+from fedproc.watchers.tensorboard import TensorBoard, scalars
 
 WORDS = ["--data", "fashion-mini", "--clients", "3", "--epochs", "1", "--batch-size", "256", "--device", "cpu"]
 

@@ -16,7 +16,7 @@ from PIL import Image
 from fedproc import Experiment, InputError, run
 from fedproc.methods import METHODS
 from fedproc.methods.plugin import LOADED, load_plugin
-from fedproc.trained import load_model
+from fedproc.runs.model import load_model
 
 TAKEN = "from fedproc.methods.fedavg import FedAvg\nclass Mine(FedAvg):\n    name = 'fedprox'\n"
 FEDDYN = Path(__file__).resolve().parent.parent / "examples" / "feddyn.py"
@@ -128,8 +128,8 @@ def test_encoder_weights_start_from_another_run(own: Path, tmp_path: Path) -> No
     given = {"data": str(own), "clients": 2, "rounds": 1, "epochs": 1, "image_size": 20, "device": "cpu"}
     run(Experiment(method="fedavg", **given), out=tmp_path / "first")
     weights = tmp_path / "first" / "model.safetensors"
-    from fedproc.preparation import Library
-    from fedproc.session import Session
+    from fedproc.simulation.preparation import Library
+    from fedproc.simulation.session import Session
 
     session = Session(Experiment(method="fedavg", encoder_weights=weights, **given), Library())
     start = dict(session.setting.network.encoder.named_parameters())

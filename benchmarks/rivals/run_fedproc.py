@@ -12,7 +12,7 @@ from job import answer
 
 from fedproc import Experiment, run
 from fedproc.lanes import Executor
-from fedproc.session import Session
+from fedproc.simulation.session import Session
 
 
 class Clock:

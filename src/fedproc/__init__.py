@@ -10,19 +10,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedproc.comparison import Comparison, compare
+    from fedproc.comparison.compare import Comparison, compare
     from fedproc.errors import Diverged, InputError, RunError
     from fedproc.experiment import Experiment
-    from fedproc.simulate import Run, run
+    from fedproc.simulation.drive import Run, run
 
 __all__ = ["Comparison", "Diverged", "Experiment", "InputError", "Run", "RunError", "compare", "run"]
 __version__ = "0.1.0"
 
 _HOMES = {
-    "comparison": ("Comparison", "compare"),
+    "comparison.compare": ("Comparison", "compare"),
     "errors": ("Diverged", "InputError", "RunError"),
     "experiment": ("Experiment",),
-    "simulate": ("Run", "run"),
+    "simulation.drive": ("Run", "run"),
 }
 
 

@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Iterable
 
 
-def meant(word: str, known: Iterable[str], otherwise: str) -> str:
-    """What to say after a name that there is not."""
-    close = difflib.get_close_matches(word, list(known), 1)
+def suggestion(word: str, known: Iterable[str], otherwise: str, alike: float = 0.6) -> str:
+    """What to say after an unknown name: the known one it resembles, if there is one."""
+    close = difflib.get_close_matches(word, sorted(known), 1, alike)
     return f"did you mean {close[0]}?" if close else otherwise
 
 
@@ -30,3 +30,21 @@ class Diverged(RunError):
             f"diverged in round {round_number}: {reason}; "
             "try a smaller --lr, --normalize-z true, or a smaller --momentum"
         )
+
+
+class MethodError(RunError):
+    """A method does not keep its contract, or its code raised: which one, in which hook."""
+
+    def __init__(self, method: str, hook: str | None, reason: str) -> None:
+        self.method, self.hook, self.reason = method, hook, reason
+        where = f"method {method}" + (f", hook `{hook}`" if hook else "")
+        super().__init__(f"{where}: {reason}")
+
+
+class Failed(RunError):
+    """A run that a person's own code ended."""
+
+    def __init__(self, round_number: int, reason: str) -> None:
+        self.round = round_number
+        self.reason = reason
+        super().__init__(f"failed in round {round_number}: {reason}")

@@ -6,6 +6,7 @@ preset, then the data set; every value is resolved when the object is made.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,11 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationErr
 
 from fedproc.data import source_of
 from fedproc.data.augment import AUGMENTATIONS
-from fedproc.data.partition import PARTITIONS
+from fedproc.data.partition import PARTITIONS, clients_in_file
 from fedproc.errors import InputError
 from fedproc.methods import METHODS
-from fedproc.methods.fedavg import Options
 from fedproc.methods.merges import MERGES
+from fedproc.methods.method import Method, Options
+from fedproc.methods.plugin import all_methods
 from fedproc.methods.server_steps import SERVER_STEPS
 from fedproc.networks import NETWORKS
 
@@ -52,6 +54,7 @@ NORMALIZED_FROM = 0.1  # the learning rate at which raw z was seen to collapse
 # Recorded, but a run may be continued with other values: they change speed, not the experiment.
 FREE = frozenset(
     {
+        "plugin",
         "partition_file",
         "encoder_weights",
         "precision",
@@ -73,6 +76,7 @@ class Experiment(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     method: str = Field("fedproc", description="what to run", examples=list(METHODS))
+    plugin: tuple[Path, ...] = Field((), description="Python file with methods of your own; can be given again")
     preset: str = Field("paper", description="named set of defaults", examples=list(PRESETS))
     data: str = Field("fashion-mini", description="data set by name, or the path of your own image folder or CSV file")
     data_dir: Path | None = Field(None, description="folder that holds the data set's files; never downloads then")
@@ -84,13 +88,13 @@ class Experiment(BaseModel):
     partition: str = Field("dirichlet", description="how the data is dealt out", examples=list(PARTITIONS))
     beta: float = Field(0.5, gt=0, description="Dirichlet concentration; smaller is more skewed")
     classes_per_client: int = Field(2, ge=1, description="classes a client holds under --partition shards")
-    partition_file: Path | None = Field(None, description="JSON of indices, a list a client, for --partition file")
+    partition_file: Path | None = Field(None, description="JSON of indices, one list per client, for --partition file")
     min_size: int = Field(10, ge=1, description="fewest samples a client may hold")
     val_fraction: float = Field(
         0.0, ge=0, lt=1, description="validation share of each client; above 0 the test set is not touched"
     )
     rounds: int = Field(100, ge=1, description="communication rounds T")
-    epochs: int = Field(10, ge=1, description="local epochs E a round")
+    epochs: int = Field(10, ge=1, description="local epochs E per round")
     batch_size: int = Field(64, ge=1, description="batch size B")
     lr_schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="how the learning rate falls over the rounds"
@@ -119,7 +123,7 @@ class Experiment(BaseModel):
     )
     server_beta: float = Field(0.9, ge=0, lt=1, description="momentum of --server-step momentum")
     server_lr: float = Field(1.0, gt=0, description="learning rate of --server-step momentum")
-    sample: float = Field(1.0, gt=0, le=1, description="share of the clients that take part in a round")
+    sample: float = Field(1.0, gt=0, le=1, description="share of the clients that take part in each round")
     network: str = Field(
         "simple-cnn",
         description="encoder by name or import path module:Class (follows the data set: simple-cnn, cifar100 resnet50)",
@@ -147,7 +151,7 @@ class Experiment(BaseModel):
         None, gt=0, le=1, description="report the rounds and bytes until this accuracy was first seen"
     )
     client_memory: int = Field(
-        2048, ge=0, description="MiB of what clients keep between rounds that may stay in memory; the rest goes to disk"
+        2048, ge=0, description="MiB of client states that may stay in memory between rounds; the rest goes to disk"
     )
     keep_clients: bool = Field(
         False, description="save the clients' own models of the last round, as models/client-NNN.safetensors"
@@ -178,23 +182,26 @@ class Experiment(BaseModel):
     def _resolve(cls, values: Any) -> Given:
         """Precedence: given, preset, data set, and the plain defaults last."""
         given: Given = {key.replace("-", "_"): value for key, value in dict(values).items() if value is not None}
-        by_method = {name: given.pop(name.replace("-", "_"), {}) for name in METHODS}
-        method = _named("method", given.get("method", "fedproc"), METHODS)
+        plugins = given.get("plugin", ())
+        given["plugin"] = tuple(Path(path) for path in ([plugins] if isinstance(plugins, (str, Path)) else plugins))
+        methods = all_methods(given["plugin"])
+        by_method = {name: given.pop(name.replace("-", "_"), {}) for name in methods}
+        method = _named("method", given.get("method", "fedproc"), methods)
         _, preset = PRESETS[_named("preset", given.get("preset", "paper"), PRESETS)]
         for name, allowed in CHOICES.items():
             if name in given:
                 _named(name, given[name], allowed)
         source = source_of(str(given.get("data", "fashion-mini")))
         followed: Given = {"network": source.network, "lr": source.lr, "augment": source.augment}
-        merged = {**followed, **{k: v for k, v in preset.items() if k not in METHODS}, **given}
+        merged = {**followed, **{k: v for k, v in preset.items() if k not in methods}, **given}
         merged.setdefault("data_seed", merged.get("seed", 0))
         merged.setdefault("model_seed", merged.get("seed", 0))
         merged.setdefault("normalize_z", _number(merged["lr"]) >= NORMALIZED_FROM)
         if "options" not in merged:
-            below = source.options(_number(merged.get("clients", 10)))
+            below = source.options(_clients(merged))
             made = {
-                name: _options(name, {**below.get(name, {}), **preset.get(name, {})}, by_method[name])
-                for name in METHODS
+                name: _options(name, kind, {**below.get(name, {}), **preset.get(name, {})}, by_method[name])
+                for name, kind in methods.items()
             }
             merged["options"] = made[method]
         return merged
@@ -203,8 +210,7 @@ class Experiment(BaseModel):
     def _fits(self) -> Experiment:
         if ":" not in self.network:
             _named("network", self.network, NETWORKS)
-        kind = METHODS[self.method]
-        if kind.own_models or kind.one_place:
+        if not self.method_type.federated:
             for name in ("merge", "server_step"):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{flag(name)} {getattr(self, name)}: {self.method} merges nothing; leave it out")
@@ -223,6 +229,11 @@ class Experiment(BaseModel):
             raise ValueError("--partition file: needs --partition-file")
         return self
 
+    @property
+    def method_type(self) -> type[Method]:
+        """The method's class, ours or a plugin's."""
+        return all_methods(self.plugin)[self.method]
+
     def config(self) -> Given:
         """Every resolved value, as config.json holds it; Experiment(**config) gives it back."""
         values = self.model_dump(mode="json", exclude={"options"})
@@ -234,7 +245,7 @@ def flag(path: str) -> str:
     return "--" + path.replace("_", "-")
 
 
-def _named(field: str, value: Any, allowed: dict[str, Any]) -> str:
+def _named(field: str, value: Any, allowed: Mapping[str, Any]) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{flag(field)} {value}: expected {_one_of(list(allowed))}")
     return value
@@ -247,14 +258,21 @@ def _number(value: Any) -> float:
         return 0.0  # reported under its own name when the field is checked
 
 
-def _options(method: str, preset: Given, given: Any) -> Options:
+def _clients(given: Given) -> float:
+    """How many clients there are, which a partition file says."""
+    if given.get("partition") == "file" and given.get("partition_file") is not None:
+        return clients_in_file(Path(given["partition_file"]))
+    return _number(given.get("clients", 10))
+
+
+def _options(method: str, kind: type[Method], preset: Given, given: Any) -> Options:
     if isinstance(given, Options):
         return given
     if not isinstance(given, dict):
         raise ValueError(f"{method} {given}: expected a table of options")
     values = {key.replace("-", "_"): value for key, value in given.items() if value is not None}
     try:
-        return METHODS[method].options_type(**{**preset, **values})
+        return kind.options_type(**{**preset, **values})
     except ValidationError as error:
         raise ValueError(_sentence(error, method)) from None
 
@@ -269,7 +287,7 @@ def _sentence(error: ValidationError, prefix: str = "") -> str:
     path = ".".join(str(part) for part in ([prefix] if prefix else []) + list(first["loc"][:1]))
     if first["type"] == "extra_forbidden":
         return f"{flag(path)}: no such option; `fedproc run --help` lists them all"
-    same = [c for c in complaints if c["loc"][:1] == first["loc"][:1]]  # a union complains once a member
+    same = [c for c in complaints if c["loc"][:1] == first["loc"][:1]]  # a union complains once per member
     allowed = [_allowed(c["type"], c.get("ctx", {}), c["msg"]) for c in same]
     return f"{flag(path)} {first['input']}: {' or '.join(allowed).replace(' or expected', ' or')}"
 

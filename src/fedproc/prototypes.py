@@ -13,8 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedproc import kernels
-
 Weighting = Literal["uniform", "count"]
 
 
@@ -42,6 +40,8 @@ def contrast(
 
     `offset` (..., K) is added to the similarities/tau: the calibration by a client's own class shares.
     """
+    from fedproc import kernels
+
     if kernels.usable(z) and kernels.usable(prototypes):
         from fedproc.kernels.losses import contrast_takes, contrasts
 
@@ -92,23 +92,38 @@ def class_means(sums: Tensor, counts: Tensor) -> Tensor:
     return sums / counts.clamp(min=1).unsqueeze(-1)
 
 
-def merge(means: Sequence[Tensor], counts: Sequence[Tensor], weighting: Weighting) -> tuple[Tensor, Tensor]:
-    """One prototype a class from the clients' means (K, Q) and counts (K), and which classes anyone holds.
+class RunningPrototypes:
+    """One prototype per class out of the clients' means (K, Q) and counts (K), one client at a time, in float64.
 
     `uniform` averages over the clients that hold the class, `count` weighs them by how many they hold.
     """
-    total = torch.zeros_like(means[0], dtype=torch.float64)
-    weight = torch.zeros_like(counts[0], dtype=torch.float64)
+
+    def __init__(self, like: Tensor, weighting: Weighting) -> None:
+        self._total = torch.zeros_like(like, dtype=torch.float64)
+        self._weight = torch.zeros(like.shape[0], dtype=torch.float64, device=like.device)
+        self._dtype, self._weighting = like.dtype, weighting
+
+    def add(self, means: Tensor, counts: Tensor) -> None:
+        share = (counts > 0).to(torch.float64) if self._weighting == "uniform" else counts.to(torch.float64)
+        self._total += share.unsqueeze(-1) * means.to(torch.float64)
+        self._weight += share
+
+    def result(self) -> tuple[Tensor, Tensor]:
+        """The prototypes (K, Q), zero for classes that nobody holds, and which somebody does (K,)."""
+        known = self._weight > 0
+        merged = self._total / torch.where(known, self._weight, torch.ones_like(self._weight)).unsqueeze(-1)
+        return merged.to(self._dtype), known
+
+
+def merge(means: Sequence[Tensor], counts: Sequence[Tensor], weighting: Weighting) -> tuple[Tensor, Tensor]:
+    """`RunningPrototypes` of a list."""
+    running = RunningPrototypes(means[0], weighting)
     for mean, count in zip(means, counts, strict=True):
-        share = (count > 0).to(torch.float64) if weighting == "uniform" else count.to(torch.float64)
-        total += share.unsqueeze(-1) * mean.to(torch.float64)
-        weight += share
-    known = weight > 0
-    merged = total / torch.where(known, weight, torch.ones_like(weight)).unsqueeze(-1)
-    return merged.to(means[0].dtype), known
+        running.add(mean, count)
+    return running.result()
 
 
 def nearest(z: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:
-    """The class (..., B) whose prototype has the largest cosine with z, among the known ones."""
+    """The class (..., B) whose prototype has the largest cosine with z, among the known ones; -1 where none is."""
     cosines = similarities(z, prototypes).masked_fill(~known.unsqueeze(-2), -torch.inf)
-    return cosines.argmax(dim=-1)
+    return torch.where(known.any(dim=-1, keepdim=True), cosines.argmax(dim=-1), -1)

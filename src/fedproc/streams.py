@@ -13,9 +13,6 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from fedproc import kernels
-from fedproc.kernels import cpu
-
 GOLDEN = 0x9E3779B97F4A7C15
 FIRST = 0xBF58476D1CE4E5B9
 SECOND = 0x94D049BB133111EB
@@ -91,6 +88,9 @@ def integers(bits: Tensor, below: int) -> Tensor:
 
 def draws(at: int, epochs: Tensor, positions: Tensor, below: int) -> Tensor:
     """Integers in [0, below) as int16 (S, B), at a key, epochs (S,) and positions (S, B)."""
+    from fedproc import kernels
+    from fedproc.kernels import cpu
+
     if positions.is_cuda and kernels.missing() is None:
         from fedproc.kernels import hash as kernel
 
@@ -102,6 +102,9 @@ def draws(at: int, epochs: Tensor, positions: Tensor, below: int) -> Tensor:
 
 def orders(at: int, epochs: Tensor, count: int) -> Tensor:
     """Permutations of range(count) (S, count), one for each epoch (S,) at a key."""
+    from fedproc import kernels
+    from fedproc.kernels import cpu
+
     if epochs.is_cuda and kernels.missing() is None:
         from fedproc.kernels import hash as kernel
 

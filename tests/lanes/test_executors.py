@@ -11,11 +11,11 @@ from torch import Tensor
 
 from fedproc import InputError
 from fedproc.lanes import Job, Kind, Outcome, choose, set_precision
-from fedproc.lanes.rig import Rig
+from fedproc.lanes.captured import Rig
 from fedproc.lanes.stacked import StackedExecutor
 from fedproc.methods import METHODS
-from fedproc.session import Session
-from fedproc.simulate import Nobody, drive
+from fedproc.simulation.drive import Nobody, drive
+from fedproc.simulation.session import Session
 
 NETWORKS = {"simple-cnn": "simple-cnn", "batch-norm": "toy_networks:BatchNormNet"}
 PRESETS = ("paper", "author_code")

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedproc.client_store import ClientStore
 from fedproc.lanes.batches import Step
 from fedproc.lanes.local import train_lanes
-from fedproc.lanes.task import Answer, Kind, Task
 from fedproc.methods.fedavg import Batch, FedAvg, Local, Problem
-from fedproc.networks.flat import Weights
-from fedproc.payload import Payload, check
-from fedproc.rounds import Plan, Progress, State, first_state, play
+from fedproc.protocol.payload import Payload, check
+from fedproc.protocol.rounds import Plan, Progress, State, first_state, play
+from fedproc.protocol.task import Answer, Kind, Task
+from fedproc.protocol.weights import Weights
+from fedproc.runs.client_states import ClientStore
 
 
 @dataclass(frozen=True)

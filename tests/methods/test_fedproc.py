@@ -6,7 +6,7 @@ from conftest import Train, toy_images
 
 from fedproc.methods.fedavg import Problem
 from fedproc.methods.fedproc import FedProc, Options
-from fedproc.payload import Payload
+from fedproc.protocol.payload import Payload
 
 
 def method(rounds: int = 4, **options: object) -> FedProc:

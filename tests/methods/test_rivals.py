@@ -26,7 +26,7 @@ from fedproc.methods.moon import Moon
 from fedproc.methods.scaffold import Scaffold
 from fedproc.methods.solo import Solo
 from fedproc.methods.two_stage import TwoStage
-from fedproc.networks.flat import Weights
+from fedproc.protocol.weights import Weights
 
 A, B = Client([1.0], [0.0], samples=1, steps=1), Client([1.0], [4.0], samples=3, steps=2)
 

@@ -18,11 +18,11 @@ from fedproc.lanes import Executor
 from fedproc.paper import published, tsne
 from fedproc.paper.exhibits import EXHIBITS, SCALES, Exhibit
 from fedproc.paper.identity import index
-from fedproc.paper.reproduce import Request, reproduce, slug
 from fedproc.report.contents import write_report
 from fedproc.report.gather import gather
-from fedproc.session import Session
-from fedproc.simulate import Nobody
+from fedproc.reproduction.exhibits import Request, reproduce, slug
+from fedproc.simulation.drive import Nobody
+from fedproc.simulation.session import Session
 
 
 class Forbidden(Nobody):

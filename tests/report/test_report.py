@@ -17,12 +17,12 @@ from PIL import Image
 
 from fedproc import InputError
 from fedproc.cli.commands import execute
+from fedproc.figures.curves import draw_curves
+from fedproc.figures.style import COLOURS, SVG, lines, picture
 from fedproc.report.contents import write_report
-from fedproc.report.curves import draw_curves
 from fedproc.report.gather import gather
 from fedproc.report.heatmaps import draw_confusions
 from fedproc.report.panels import half_width
-from fedproc.report.style import COLOURS, SVG, lines, picture
 from fedproc.report.tables import Grid, Number, Shown, Table
 
 FIGURES = ["tiny-tsne", "tiny-rounds", "tiny-epochs", *(f"setting-0-{k}" for k in ("curves", "classes", "partition"))]

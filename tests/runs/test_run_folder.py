@@ -15,13 +15,13 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from fedproc import InputError, RunError
-from fedproc.client_store import ClientStore
 from fedproc.methods import METHODS
 from fedproc.methods.fedavg import FedAvg, Local, Tensors
 from fedproc.networks import Weights
 from fedproc.runs import atomic
-from fedproc.runs.kept import read_run
-from fedproc.session import Session
+from fedproc.runs.client_states import ClientStore
+from fedproc.runs.saved import read_run
+from fedproc.simulation.session import Session
 
 IMAGES = toy_images()
 

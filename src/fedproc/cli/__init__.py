@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from types import FrameType
 from typing import NoReturn
 
-from fedproc import interruption
 from fedproc.errors import InputError, RunError
 
 
@@ -18,10 +16,12 @@ def main(words: list[str] | None = None) -> int:
         signal.signal(number, _leave)
     try:
         from fedproc.cli.commands import execute  # here, since importing torch takes a while and may be interrupted
+        from fedproc.simulation.interrupt import Interrupt
 
+        interrupt = Interrupt()
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _interrupt)
-        return execute(sys.argv[1:] if words is None else words)
+            signal.signal(number, lambda number, frame: interrupt.request())
+        return execute(sys.argv[1:] if words is None else words, interrupt)
     except InputError as error:
         return _complain(error, 2)
     except RunError as error:
@@ -44,7 +44,3 @@ def _leave(*signalled: object) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(130)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    interruption.ask()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import platform
 import shutil
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -12,35 +14,38 @@ from rich.console import Console
 from fedproc import __version__
 from fedproc.cli import compare, data, listing, paper, predict, report, run
 from fedproc.cli.parser import Parser
-from fedproc.methods.plugin import load_plugin
+from fedproc.methods.plugin import all_methods
+from fedproc.simulation.interrupt import Interrupt
 
 
-def build_parser() -> Parser:
-    """Every command and every flag."""
+def build_parser(plugins: Sequence[Path] = ()) -> Parser:
+    """Every command and every flag; the options of plugins' methods are flags like others."""
     parser = Parser(prog="fedproc", description="Federated learning on non-IID image data, built around FedProc.")
     version = f"fedproc {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
     parser.add_argument("--version", action="version", version=version, help="say which this is, with torch and Python")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    for part in (run, compare, paper, report, listing, data, predict):
-        part.add(commands)
+    methods = all_methods(plugins)
+    for part in (run, compare, data):
+        part.add(commands, methods)
+    for other in (paper, report, listing, predict):
+        other.add(commands)
     return parser
 
 
-def execute(words: list[str]) -> int:
+def execute(words: list[str], interrupt: Interrupt | None = None) -> int:
     """Do what the words say; lines are as wide as the terminal, or as a page where there is none."""
-    _load_plugins(words)
     width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100
-    parsed = build_parser().parse_strictly(words or ["--help"])
+    parsed = build_parser(_plugins(words)).parse_strictly(words or ["--help"])
+    parsed.interrupt = interrupt
     code: int = parsed.command(parsed, Console(width=width, markup=False))
     return code
 
 
-def _load_plugins(words: list[str]) -> None:
-    """Read the files that --plugin names before the parser is built, so that their options are flags like others.
-
-    The words stay as they are: the parser knows --plugin too.
-    """
+def _plugins(words: list[str]) -> list[Path]:
+    """The files that --plugin names, which must be known before the parser is built."""
+    found = []
     for place, word in enumerate(words):
         name, given, value = word.partition("=")
         if name == "--plugin" and (given or place + 1 < len(words)):
-            load_plugin(value if given else words[place + 1])
+            found.append(Path(value if given else words[place + 1]))
+    return found

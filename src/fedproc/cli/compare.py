@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from rich.console import Console
 from fedproc.cli.display import print_table
 from fedproc.cli.parser import Parser, add_experiment_flags, whole_numbers
 from fedproc.cli.run import add_out, gathered, watching
-from fedproc.comparison import compare, read_toml
-from fedproc.errors import InputError
+from fedproc.comparison.compare import compare, read_toml
+from fedproc.errors import InputError, RunError
+from fedproc.methods.method import Method
 from fedproc.report.summary import accuracies, differences
-from fedproc.simulate import Run
-from fedproc.tensorboard import TensorBoard
+from fedproc.simulation.drive import Run
+from fedproc.watchers.tensorboard import TensorBoard
 
 ONE_SEED = "one seed says nothing of differences: take more --seeds"
 
@@ -30,7 +32,7 @@ Asked again with more seeds or methods, the command continues the folder: what w
 """
 
 
-def add(commands: Any) -> None:
+def add(commands: Any, methods: Mapping[str, type[Method]]) -> None:
     usage = "fedproc compare [--methods M ...] [--seeds N ...] [--variants FILE] [--out FOLDER] [--option VALUE ...]"
     words = "methods side by side over several seeds"
     parser: Parser = commands.add_parser("compare", help=words, epilog=EPILOG, usage=usage)
@@ -47,7 +49,7 @@ def add(commands: Any) -> None:
         "--reference", metavar="LABEL", help="the row that differences are to; default: fedavg, or the first"
     )
     add_out(parser, "runs/cmp")
-    add_experiment_flags(parser, without=("method", "seed"))
+    add_experiment_flags(parser, without=("method", "seed"), methods=methods)
     parser.set_defaults(command=command)
 
 
@@ -63,6 +65,7 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     reference = below if parsed.reference is None else parsed.reference
     watcher = watching(parsed, console)
     how = {"variants": variants, "reference": reference, "fresh": parsed.fresh, "watcher": watcher}
+    how["interrupt"] = parsed.interrupt
     done = compare(methods, seeds, parsed.out, **how, **values)
     if isinstance(watcher, TensorBoard):
         for each in (run for row in done.rows for run in row.runs if isinstance(run, Run)):
@@ -77,6 +80,9 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
         else:
             console.print(ONE_SEED)
     console.print(f"runs, comparison.json and curves.png are in {parsed.out}", highlight=False)
+    failed = [f"{row.label}, seed {seed}" for row in done.rows for seed in row.failed]
+    if failed:
+        raise RunError(f"failed: {'; '.join(failed)}; the reason stands in each one's result.json")
     return 0
 
 

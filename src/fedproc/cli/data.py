@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,17 @@ from fedproc.data.partition import class_counts, heterogeneity
 from fedproc.data.sites import write_sites
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
-from fedproc.preparation import Library, client_names, deal
-from fedproc.runs.atomic import naming, write_file
-from fedproc.runs.place import expect_folder
+from fedproc.files import naming, write_file
+from fedproc.methods.method import Method
+from fedproc.runs.lock import expect_folder
+from fedproc.simulation.preparation import Library, deal, site_names
 
 SKEWED = ("dirichlet", "dirichlet-plain", "quantity")  # by --beta
 MOST_COLUMNS = 12
 MOST_ROWS = 50
 
 
-def add(commands: Any) -> None:
+def add(commands: Any, methods: Mapping[str, type[Method]]) -> None:
     parser: Parser = commands.add_parser("data", help="see or write out a partition")
     parts = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     show = parts.add_parser(
@@ -36,11 +37,11 @@ def add(commands: Any) -> None:
     show.add_argument("--out", type=Path, default=Path("partition.png"), help="picture; default: partition.png")
     show.set_defaults(command=show_command)
     usage = "fedproc data split [--option VALUE ...]"
-    split = parts.add_parser("split", help="write a partition as image folders, one a site", usage=usage)
+    split = parts.add_parser("split", help="write a partition as image folders, one per site", usage=usage)
     split.add_argument("--out", type=Path, default=Path("sites"), help="new folder; default: sites")
     split.set_defaults(command=split_command)
     for part in (show, split):
-        add_experiment_flags(part)
+        add_experiment_flags(part, methods=methods)
 
 
 def show_command(parsed: argparse.Namespace, console: Console) -> int:
@@ -53,7 +54,7 @@ def show_command(parsed: argparse.Namespace, console: Console) -> int:
     images = Library().images(experiment)
     counts = class_counts(deal(experiment, images), images.train.labels, images.classes)
     score = heterogeneity(counts)
-    called = client_names(experiment, images)
+    called = site_names(experiment, images)
     console.print(_table(counts, images.class_names, called))
     sizes = counts.sum(axis=1)
     beta = f", beta {experiment.beta:g}" if experiment.partition in SKEWED else ""
@@ -90,7 +91,7 @@ def _table(counts: np.ndarray[Any, np.dtype[np.int64]], names: Sequence[str], ca
 def split_command(parsed: argparse.Namespace, console: Console) -> int:
     experiment = Experiment(**given(parsed))
     images = Library().images(experiment)
-    shares, called = deal(experiment, images), client_names(experiment, images)
+    shares, called = deal(experiment, images), site_names(experiment, images)
     with Progress(console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("images", total=len(images.train) + len(images.test))
         write_sites(images, shares, parsed.out, called, lambda count: progress.advance(task, count))

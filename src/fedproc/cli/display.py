@@ -12,9 +12,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from fedproc.errors import Failed
 from fedproc.lanes import Executor
 from fedproc.report.tables import Table
-from fedproc.session import Session
+from fedproc.simulation.session import Session
 
 
 class Display:
@@ -35,7 +36,7 @@ class Display:
         self._began = time.monotonic()
         self._already = sum(len(session.records) for session in sessions)
         first = sessions[0]
-        sizes = sorted(first.plan.client_sizes)
+        sizes = sorted(first.client_sizes)
         self._console.print(
             f"{first.images.name}: {len(first.images.train):,} training and {len(first.images.test):,} test images, "
             f"{first.images.classes} classes; {len(sizes)} clients of {sizes[0]:,} to {sizes[-1]:,} samples; "
@@ -75,7 +76,7 @@ class Display:
         state = _state(session)
         if self._progress is not None:
             self._progress.update(self._tasks[session.label], completed=len(session.records), state=state)
-        elif session.diverged or len(session.records) > self._shown.get(session.label, 0):
+        elif session.ended or len(session.records) > self._shown.get(session.label, 0):
             self._shown[session.label] = len(session.records)
             done = f"round {len(session.records)}/{session.plan.rounds}"
             self._console.print(f"{session.label}  {done}  {state}  left {self._left()}", highlight=False)
@@ -87,21 +88,26 @@ class Display:
     def _left(self) -> str:
         """Time left of all runs together, by the pace since the beginning."""
         done = sum(len(session.records) for session in self._sessions)
-        total = sum(session.plan.rounds for session in self._sessions if not session.diverged)
+        total = sum(session.plan.rounds for session in self._sessions if not session.ended)
         pace = (time.monotonic() - self._began) / max(1, done - self._already)
         seconds = round(pace * max(0, total - done))
         return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
 
 def _state(session: Session) -> str:
-    if session.diverged is not None:
-        return f"diverged in round {session.diverged.round}"
+    if session.ended is not None:
+        return str(session.ended) if isinstance(session.ended, Failed) else f"diverged in round {session.ended.round}"
     if not session.records:
         return ""
     key = f"{session.plan.held_out}_accuracy"
     accuracy = next((record[key] for record in reversed(session.records) if key in record), None)
     shown = "" if accuracy is None else f"accuracy {100 * accuracy:5.2f} %  "
-    return f"{shown}loss {session.records[-1]['train_loss']:.4f}"
+    return f"{shown}{_loss(session.records[-1])}"
+
+
+def _loss(record: dict[str, Any]) -> str:
+    loss = record.get("train_loss")
+    return "" if loss is None else f"loss {loss:.4f}"
 
 
 def _device(session: Session) -> str:

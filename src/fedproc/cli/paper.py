@@ -13,10 +13,10 @@ from fedproc.cli.display import Display, print_table
 from fedproc.cli.parser import Parser, whole_numbers
 from fedproc.errors import InputError
 from fedproc.paper.exhibits import EXHIBITS, SCALES
-from fedproc.runs.place import expect_folder
+from fedproc.runs.lock import expect_folder
 
 if TYPE_CHECKING:
-    from fedproc.paper.reproduce import Request
+    from fedproc.reproduction.exhibits import Request
 
 NAMED = 4
 MACHINE = ("data_dir", "device", "executor", "lanes", "precision")
@@ -53,7 +53,7 @@ def add(commands: Any) -> None:
 
 def command(parsed: argparse.Namespace, console: Console) -> int:
     from fedproc.paper.identity import index
-    from fedproc.paper.reproduce import Request, TooLittleDone, reproduce  # matplotlib takes a while to import
+    from fedproc.reproduction.exhibits import Request, TooLittleDone, reproduce  # matplotlib takes a while to import
 
     scale = SCALES[parsed.scale]
     expect_folder(parsed.out)

@@ -7,18 +7,20 @@ only has to cut words into names and values, and it must do so strictly.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from fedproc.errors import InputError, meant
+from fedproc.errors import InputError, suggestion
 from fedproc.experiment import Experiment, flag
 from fedproc.methods import METHODS
+from fedproc.methods.method import Method
 
 SEPARATOR = "."
 COMMON = (
-    ("method", ("method", "preset")),
+    ("method", ("method", "plugin", "preset")),
     ("data", ("data", "data_dir", "image_size", "test_fraction")),
     ("partition", ("clients", "partition", "beta", "classes_per_client", "partition_file", "min_size", "val_fraction")),
     ("training", ("rounds", "epochs", "batch_size", "lr", "lr_schedule", "lr_floor", "momentum")),
@@ -49,7 +51,7 @@ class Parser(argparse.ArgumentParser):
         if rest:
             word = rest[0].partition("=")[0]
             known = [w for parser in self._parsers() for w in parser._option_string_actions]
-            hint = meant(word, known, "--help lists what there is")
+            hint = suggestion(word, known, "--help lists what there is")
             if word in known:
                 hint = "other commands have it; --help lists what this one has"
             raise InputError(f"{rest[0]}: not understood; {hint}")
@@ -72,14 +74,16 @@ def whole_numbers(name: str, words: Sequence[str]) -> list[int]:
         raise InputError(f"{name} {' '.join(words)}: expected whole numbers") from None
 
 
-def add_experiment_flags(parser: argparse.ArgumentParser, without: tuple[str, ...] = ()) -> None:
+def add_experiment_flags(
+    parser: argparse.ArgumentParser, without: tuple[str, ...] = (), methods: Mapping[str, type[Method]] = METHODS
+) -> None:
     """A flag for every field of the Experiment, and for every option of every method."""
     for title, names in COMMON:
         group = parser.add_argument_group(title)
         for name in names:
             if name not in without:
                 _add(group, name, Experiment.model_fields[name])
-    for method_name, method in METHODS.items():
+    for method_name, method in methods.items():
         if method.options_type.model_fields:
             group = parser.add_argument_group(f"options of {method_name}")
             for name, field in method.options_type.model_fields.items():
@@ -91,11 +95,13 @@ def _add(group: Any, path: str, field: FieldInfo) -> None:
     words = [field.description or ""]
     if allowed:
         words.append(f"one of: {', '.join(map(str, allowed))}")
-    if field.default is not None and "follows" not in words[0]:
+    if field.default not in (None, ()) and "follows" not in words[0]:
         words.append(f"default: {_shown(field.default)}")
     text = "; ".join(words).replace("%", "%%")
-    bare = {"nargs": "?", "const": "true"} if field.annotation is bool else {}
-    group.add_argument(flag(path), dest=path, metavar=_metavar(field.annotation), default=None, help=text, **bare)
+    more: dict[str, Any] = {"nargs": "?", "const": "true"} if field.annotation is bool else {}
+    if path == "plugin":
+        more = {"action": "append", "type": Path}
+    group.add_argument(flag(path), dest=path, metavar=_metavar(field.annotation), default=None, help=text, **more)
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
@@ -106,6 +112,8 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
 
 def _metavar(annotation: Any) -> str:
     members = {m for m in (get_args(annotation) or (annotation,)) if isinstance(m, type)}
+    if Path in members:
+        return "PATH"
     if float in members:
         return "NUMBER"
     if int in members and bool not in members:

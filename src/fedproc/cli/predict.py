@@ -13,9 +13,9 @@ from rich.console import Console
 from fedproc.cli.parser import Parser
 from fedproc.data.pictures import EXTENSIONS, Picture, concurrently
 from fedproc.errors import InputError
-from fedproc.runs.atomic import write_file
+from fedproc.files import write_file
 from fedproc.runs.folder import client_model
-from fedproc.trained import Model, export_onnx, load_model
+from fedproc.runs.model import Model, export_onnx, load_model
 
 
 def add(commands: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,13 @@ from rich.table import Table
 
 from fedproc.cli.display import Display
 from fedproc.cli.parser import Parser, add_experiment_flags, given
-from fedproc.comparison import merged, read_toml
-from fedproc.errors import Diverged, InputError, meant
+from fedproc.comparison.compare import merged, read_toml
+from fedproc.errors import Diverged, Failed, InputError, suggestion
 from fedproc.experiment import Experiment
-from fedproc.methods import METHODS
-from fedproc.simulate import run
-from fedproc.tensorboard import TensorBoard
+from fedproc.methods.method import Method
+from fedproc.methods.plugin import all_methods
+from fedproc.simulation.drive import run
+from fedproc.watchers.tensorboard import TensorBoard
 
 LISTS = ("methods", "seeds", "reference")  # of a comparison
 EPILOG = """\
@@ -25,11 +27,11 @@ Precedence: flag, --config, --preset, data set.
 """
 
 
-def add(commands: Any) -> None:
+def add(commands: Any, methods: Mapping[str, type[Method]]) -> None:
     usage = "fedproc run [--out FOLDER] [--option VALUE ...]"
     parser: Parser = commands.add_parser("run", help="run one experiment, or continue it", epilog=EPILOG, usage=usage)
     add_out(parser, "runs/demo")
-    add_experiment_flags(parser)
+    add_experiment_flags(parser, methods=methods)
     parser.set_defaults(command=command)
 
 
@@ -37,7 +39,6 @@ def add_out(parser: Parser, default: str) -> None:
     group = parser.add_argument_group("run folder")
     group.add_argument("--out", type=Path, default=Path(default), help=f"folder of the run; default: {default}")
     group.add_argument("--fresh", action="store_true", help="start over instead of continuing what is in --out")
-    group.add_argument("--plugin", action="append", metavar="FILE", help="Python file with a method of your own")
     group.add_argument("--log", choices=["tensorboard"], help="also write tensorboard/ in the run folder")
     group.add_argument("--config", type=Path, help="TOML file with the same names as the flags")
 
@@ -54,9 +55,9 @@ def gathered(parsed: argparse.Namespace) -> dict[str, Any]:
     for name in ("out", "fresh", "config", "variants", "plugin", "log"):
         if name in below:
             raise InputError(f"--config {parsed.config}: {name} belongs on the command line")
-    known = [*Experiment.model_fields, *(name.replace("-", "_") for name in METHODS), *LISTS]
+    known = [*Experiment.model_fields, *(name.replace("-", "_") for name in all_methods(parsed.plugin or ())), *LISTS]
     for name in (name for name in below if name.replace("-", "_") not in known):
-        hint = meant(name, known, "`fedproc run --help` lists them all")
+        hint = suggestion(name, known, "`fedproc run --help` lists them all")
         raise InputError(f"--config {parsed.config}: {name}: no such option; {hint}")
     return merged(below, given(parsed))
 
@@ -64,11 +65,12 @@ def gathered(parsed: argparse.Namespace) -> dict[str, Any]:
 def command(parsed: argparse.Namespace, console: Console) -> int:
     experiment = Experiment(**gathered(parsed))
     watcher = watching(parsed, console)
-    done = run(experiment, parsed.out, fresh=parsed.fresh, watcher=watcher)
+    done = run(experiment, parsed.out, fresh=parsed.fresh, watcher=watcher, interrupt=parsed.interrupt)
     if isinstance(watcher, TensorBoard):
         watcher.finish(done)
-    if done.result["status"] == "diverged":
-        raise Diverged(done.result["round"], done.result["reason"])
+    if done.result["status"] != "finished":
+        kind = Diverged if done.result["status"] == "diverged" else Failed
+        raise kind(done.result["round"], done.result["reason"])
     table = Table(title=f"{experiment.method} on {experiment.data}", title_justify="left", show_header=False)
     names = {"final_accuracy", "best_accuracy", "last10_accuracy", "final_prototype_accuracy"}
     for name, value in done.result.items():

@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -135,17 +136,10 @@ def natural(sites: Labels | None) -> list[Indices]:
 
 
 def from_file(path: Path | None, count: int) -> list[Indices]:
-    """A JSON file of indices into the training samples: a list a client, or an object of such lists."""
+    """A JSON file of indices into the training samples: one list per client, or an object of such lists."""
     if path is None:
         raise InputError("--partition file: needs --partition-file")
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"--partition-file {path}: cannot be read: {error}") from error
-    if isinstance(found, dict):
-        found = list(found.get("sites", found).values()) if isinstance(found.get("sites", found), dict) else None
-    if not isinstance(found, list) or not found:
-        raise InputError(f"--partition-file {path}: expected a list of lists of indices, or an object of them")
+    found = _lists(path)
     owner: dict[int, int] = {}
     for client, share in enumerate(found):
         if not isinstance(share, list) or not share:
@@ -157,6 +151,23 @@ def from_file(path: Path | None, count: int) -> list[Indices]:
                 raise InputError(f"--partition-file {path}: {index} is held by clients {owner[index]} and {client}")
             owner[index] = client
     return [np.array(share, dtype=np.int64) for share in found]
+
+
+def clients_in_file(path: Path) -> int:
+    """How many clients a partition file has."""
+    return len(_lists(path))
+
+
+def _lists(path: Path) -> list[Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"--partition-file {path}: cannot be read: {error}") from error
+    if isinstance(found, dict):
+        found = list(found.get("sites", found).values()) if isinstance(found.get("sites", found), dict) else None
+    if not isinstance(found, list) or not found:
+        raise InputError(f"--partition-file {path}: expected a list of lists of indices, or an object of them")
+    return found
 
 
 def iid(labels: npt.ArrayLike, clients: int, seed: int, min_size: int = 10) -> list[Indices]:

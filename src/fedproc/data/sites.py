@@ -13,7 +13,7 @@ from PIL import Image
 from fedproc.data.images import Bytes, Images, Split
 from fedproc.data.partition import Indices
 from fedproc.errors import InputError
-from fedproc.runs.atomic import naming
+from fedproc.files import naming
 
 
 def write_sites(

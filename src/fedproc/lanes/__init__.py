@@ -3,68 +3,62 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
 from fedproc import kernels
 from fedproc.errors import InputError
 from fedproc.kernels import cpu
+from fedproc.lanes.executor import Executor, LaneError
 from fedproc.lanes.local import Outcome
 from fedproc.lanes.serial import SerialExecutor
-from fedproc.lanes.setting import Bank, Job, Setting
+from fedproc.lanes.setting import Bank, ClientData, Job, Setting
 from fedproc.lanes.stacked import StackedExecutor, check_stackable
 from fedproc.lanes.streamed import StreamedExecutor
-from fedproc.lanes.task import SERVER, Answer, Kind, Task
 
 __all__ = [
-    "SERVER",
-    "Answer",
     "Bank",
+    "ClientData",
     "Executor",
     "Job",
-    "Kind",
+    "LaneError",
     "Outcome",
     "Setting",
-    "Task",
     "choose",
-    "set_precision",
+    "resolve_precision",
+    "using_precision",
 ]
 
 HEAVY = 5e9  # operations of a forward batch from which one client alone keeps a GPU busy
 STREAMS = 5  # clients side by side of a network that heavy: measured, ResNet-50, H200
 MOST_STREAMS = 32  # that torch has; lanes that shared one would get into each other's way
-COPIES = 10  # of a lane's parameters that training holds: weights, start, velocity, gradients, what methods keep
+COPIES = 10  # of a lane's parameters that training holds: weights, start, velocity, gradients, client state
 PASSES = 4  # of its layers' values: forward, backward, and what kernels lay out in between
 
 
-class Executor(Protocol):
-    """Does jobs; up to `lanes` of them side by side with `threads` torch threads each."""
-
-    name: str
-    lanes: int
-    threads: int
-    notes: list[str]  # what a person should know of the choice, and of what changed on the way
-
-    def execute(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Answers in the order of the jobs, each with what its client would keep."""
-
-    def close(self) -> None:
-        """Let go of threads and tensors."""
-
-
-def set_precision(precision: str, device: torch.device | None = None, executor: str = "stacked") -> str:
-    """How a GPU multiplies float32: with all bits, as tf32, or as bf16; auto follows the executor. Returns which."""
-    on_gpu = device is None or device.type == "cuda"
+def resolve_precision(precision: str, device: torch.device, executor: str) -> str:
+    """How a GPU multiplies float32: with all bits, as tf32, or as bf16; auto follows the executor."""
+    on_gpu = device.type == "cuda"
     if precision == "auto":
-        precision = "fp32" if not on_gpu else "bf16" if executor == "streamed" else "tf32"
-    elif precision != "fp32" and not on_gpu:
+        return "fp32" if not on_gpu else "bf16" if executor == "streamed" else "tf32"
+    if precision != "fp32" and not on_gpu:
         raise InputError(f"--precision {precision}: is for a GPU, and the device is {device}; use auto or fp32")
-    kernels.set_precision(precision)
-    torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
-    torch.backends.cudnn.allow_tf32 = precision != "fp32"
     return precision
+
+
+@contextmanager
+def using_precision(precision: str) -> Iterator[None]:
+    """Products are formed so as long as this lasts: what torch and our kernels did before, they do again after it."""
+    before = (kernels.precision(), torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
+    kernels.set_precision(precision)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
+    try:
+        yield
+    finally:
+        kernels.set_precision(before[0])
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before[1:]
 
 
 def cores() -> int:
@@ -104,8 +98,8 @@ def choose(kind: str, lanes: int | str, threads: int | None, settings: Sequence[
     most = 1 if foreign or on_gpu else min(cores(), cohort)
     count = most if lanes == "auto" else int(lanes)
     serial = SerialExecutor(count, threads or max(1, cores() // count))
-    meant = not on_gpu and any(s.spec.name == "simple-cnn" and s.spec.dtype == torch.float32 for s in settings)
-    if meant and (reason := cpu.missing()) is not None:
+    wanted = not on_gpu and any(s.spec.name == "simple-cnn" and s.spec.dtype == torch.float32 for s in settings)
+    if wanted and (reason := cpu.missing()) is not None:
         serial.notes.append(f"without own kernels, on torch's convolutions: {reason}")
     return serial
 

@@ -36,7 +36,7 @@ class Plan:
 def training_plan(job: Job, epochs: range) -> Plan:
     """Shuffled whole batches of each epoch; a client smaller than a batch trains on one of what it has."""
     setting, task = job.setting, job.task
-    share = setting.shares[task.client]
+    share = job.samples.indices
 
     def at(purpose: Purpose) -> int:
         return streams.key(setting.model_seed, purpose, task.round, task.client)
@@ -52,7 +52,7 @@ def training_plan(job: Job, epochs: range) -> Plan:
 
 def prototype_plan(job: Job, clean: bool) -> Plan:
     """The samples that class means are taken over; a pass that is not clean is one more training epoch's batches."""
-    share = job.setting.shares[job.task.client]
+    share = job.samples.indices
     if not clean:
         return one_more_epoch(job)
     return clean_rows([share], CHUNK if share.device.type == "cpu" else GPU_CHUNK)[0]

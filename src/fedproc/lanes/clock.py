@@ -15,6 +15,11 @@ class Clock:
         self._marks: list[float | torch.cuda.Event] = []
         self.mark()
 
+    def restart(self) -> None:
+        """Begin the first span anew."""
+        self._marks = []
+        self.mark()
+
     def mark(self) -> None:
         if not self._on_gpu:
             self._marks.append(time.perf_counter())

@@ -20,13 +20,12 @@ from fedproc.kernels import cpu
 from fedproc.kernels.forks import at_once
 from fedproc.lanes.batches import Feed, Step
 from fedproc.lanes.setting import Job
-from fedproc.lanes.task import Answer
-from fedproc.methods.fedavg import Batch, Local, Tensors
-from fedproc.networks.flat import Weights
-from fedproc.payload import Payload
-from fedproc.prototypes import class_means, class_sums
+from fedproc.methods.method import Batch, Local
+from fedproc.protocol.payload import Payload, Tensors
+from fedproc.protocol.task import Phase, Reply
+from fedproc.protocol.weights import Weights
 
-Outcome = tuple[Answer, Tensors]
+Outcome = tuple[Reply, Tensors]  # what a client answers, and the state it would have then
 
 
 class Net(Protocol):
@@ -37,8 +36,8 @@ class Net(Protocol):
     def forward(self, images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """z (..., B, Q) and logits (..., B, K), in the mode that `train` last set."""
 
-    def embed(self, weights: Weights, images: Tensor) -> Tensor:
-        """z (..., B, Q) of the same network under other weights, in evaluation mode, without gradient."""
+    def frozen(self, weights: Weights, images: Tensor) -> tuple[Tensor, Tensor]:
+        """z and logits of the same network under other weights, in evaluation mode, without gradient."""
 
     def gradient(self, total: Tensor) -> Tensor:
         """The gradient (..., P) of each lane's own loss (...,); it may be overwritten by the caller."""
@@ -61,21 +60,25 @@ class Section:
 class Stepper:
     """Steps of local training of one or several sections through one network, and the losses they add up.
 
-    Where the classifier alone is trained, the rest is in evaluation mode and sees neither gradient nor weight decay
-    nor momentum. `lr` and `velocity` are those of all lanes.
+    Where the classifier alone is trained, the rest is in evaluation mode; what is not trained sees neither gradient nor
+    weight decay nor momentum. `lr` and `velocity` are those of all lanes.
     """
 
-    def __init__(self, net: Net, sections: Sequence[Section], lr: Tensor, velocity: Tensor) -> None:
+    def __init__(self, net: Net, sections: Sequence[Section], phase: Phase, lr: Tensor, velocity: Tensor) -> None:
         self._net, self._sections, self._lr, self._velocity = net, sections, lr, velocity
-        job = sections[0].job
-        self._setting = job.setting
-        whole = job.task.trains == "all"
-        self._trained = slice(None) if whole else job.setting.layout.span("classifier.")
-        net.train(whole)
+        self._setting = setting = sections[0].job.setting
+        self._trained = slice(None)
+        if phase.trains != "all":
+            classifier = setting.layout.span("classifier.")  # the last of the parameters
+            self._trained = classifier if phase.trains == "classifier" else slice(0, classifier.start)
+        net.train(phase.trains != "classifier")
         lead, device = net.weights.params.shape[:-1], net.weights.params.device
         self._sums = [
             torch.zeros(
-                *torch.empty(lead)[s.at].shape, 1 + len(s.job.setting.method.terms), dtype=torch.float64, device=device
+                *torch.empty(lead)[s.at].shape,
+                1 + len(s.job.setting.method.method.term_names()),
+                dtype=torch.float64,
+                device=device,
             )
             for s in sections
         ]
@@ -86,13 +89,12 @@ class Stepper:
         net, active = self._net, step.active
         buffers = None if active is None else net.weights.buffers.clone()
         counters = None if active is None else net.weights.counters.clone()
-        outputs = self._shares(*net.forward(step.images, step.mask))
-        losses = [partial(self._loss, s, step, *own) for s, own in zip(self._sections, outputs, strict=True)]
-        found = at_once(losses)
-        alone = len(found) == 1
-        total = found[0][0] if alone else torch.cat([each for each, _ in found])
+        found = self._losses(step)
         with torch.no_grad():
-            gradient = net.gradient(total)
+            gradient = net.gradient(self._total(found))
+            if self._setting.method.moves:
+                gradient = self._second_gradient(step, gradient)
+            alone = len(self._sections) == 1
             for section in self._sections:
                 part = gradient[section.at]
                 corrected = section.job.setting.method.correct(part, section.local)
@@ -119,6 +121,30 @@ class Stepper:
                 if now.numel():
                     now.copy_(torch.where(working, now, before))
 
+    def _losses(self, step: Step) -> list[tuple[Tensor, Sequence[Tensor]]]:
+        """Each section's loss (...,) and its terms."""
+        outputs = self._shares(*self._net.forward(step.images, step.mask))
+        return at_once([partial(self._loss, s, step, *own) for s, own in zip(self._sections, outputs, strict=True)])
+
+    @staticmethod
+    def _total(found: Sequence[tuple[Tensor, Sequence[Tensor]]]) -> Tensor:
+        return found[0][0] if len(found) == 1 else torch.cat([each for each, _ in found])
+
+    def _second_gradient(self, step: Step, gradient: Tensor) -> Tensor:
+        """The gradient of the same batch at displaced weights; statistics are those of the first pass."""
+        weights = self._net.weights
+        held = weights.clone()
+        for section in self._sections:
+            moved = section.job.setting.method.displace(gradient[section.at], section.local)
+            weights.params.data[section.at].add_(moved)
+        with torch.enable_grad():
+            found = self._losses(step)
+        second = self._net.gradient(self._total(found))
+        weights.params.data.copy_(held.params)
+        weights.buffers.copy_(held.buffers)
+        weights.counters.copy_(held.counters)
+        return second
+
     def _shares(self, z: Tensor, logits: Tensor) -> list[tuple[Tensor, Tensor]]:
         """What each section has of the outputs, cut so that one operation puts their gradients together again."""
         if len(self._sections) == 1:
@@ -129,7 +155,7 @@ class Stepper:
     def _loss(self, section: Section, step: Step, z: Tensor, logits: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         at, net = section.at, self._net
         mask = None if step.mask is None else step.mask[at]
-        batch = Batch(z, logits, step.labels[at], mask, lambda weights: net.embed(weights, step.images[at]))
+        batch = Batch(z, logits, step.labels[at], mask, lambda weights: net.frozen(weights, step.images[at]))
         return section.job.setting.method.loss(batch, section.local)
 
     def clear(self, lane: Any, section: int, place: Any) -> None:
@@ -156,9 +182,9 @@ def note(sums: Tensor, count: Tensor, active: Tensor | None, losses: Sequence[Te
     count += 1 if active is None else active
 
 
-def train_lanes(net: Net, feed: Feed, job: Job, local: Local) -> Tensor:
+def train_lanes(net: Net, feed: Feed, job: Job, phase: Phase, local: Local) -> Tensor:
     """Run every step of the feed; returns the mean losses."""
-    stepper = Stepper(net, [Section(..., job, local)], local.settings["lr"], local.velocity)
+    stepper = Stepper(net, [Section(..., job, local)], phase, local.settings["lr"], local.velocity)
     for number in range(feed.steps):
         stepper(feed[number])
     return stepper.losses()
@@ -198,40 +224,20 @@ def sgd_(
     params.copy_(torch.where(working, params - lr.unsqueeze(-1) * velocity, params))
 
 
-@torch.no_grad()
-def prototype_lanes(net: Net, feed: Feed, classes: int, clean: bool) -> tuple[Tensor, Tensor]:
-    """Class means (..., K, Q) and counts (..., K) over the feed.
-
-    A clean pass is in evaluation mode; the other one uses batch statistics and leaves the running ones alone.
-    """
-    net.train(not clean)
-    buffers, counters = net.weights.buffers.clone(), net.weights.counters.clone()
-    sums: Tensor | None = None
-    counts: Tensor | None = None
-    for number in range(feed.steps):
-        step: Step = feed[number]
-        z, _ = net.forward(step.images, step.mask)
-        step_sums, step_counts = class_sums(z, step.labels, classes, step.mask)
-        sums = step_sums if sums is None else sums + step_sums
-        counts = step_counts if counts is None else counts + step_counts
-    net.weights.buffers.copy_(buffers)
-    net.weights.counters.copy_(counters)
-    assert sums is not None and counts is not None
-    return class_means(sums, counts).to(net.weights.params.dtype), counts
-
-
 def numbers(job: Job) -> Tensors:
     """The round's numbers as tensors on the device, without a copy from the host."""
     spec, device = job.setting.spec, job.setting.device
     return {name: torch.full((), value, dtype=spec.dtype, device=device) for name, value in job.task.settings.items()}
 
 
-def outcome(job: Job, local: Local, losses: Tensor, means: Tensors, seconds: Mapping[str, float]) -> Outcome:
-    """What a client answers when it is done, and what it would keep. Its weights are handed over; `means` are its class
-    means, if it was asked for them.
+def outcome(
+    job: Job, local: Local, losses: Tensor, state: Tensors, means: Tensors, seconds: Mapping[str, float]
+) -> Outcome:
+    """What a client answers when it is done, and its state then. `local` is the client at the end of the phase whose
+    weights it returns, of which it hands over what clients share; `means` are its class means, if they were asked for.
     """
-    method, setting, client = job.setting.method, job.setting, job.task.client
-    kept = {name: tensor.detach().clone() for name, tensor in method.keep(local).items()}
-    tensors = {**local.weights.tensors(), "losses": losses, **method.answer(local), **means}
-    counts = {"samples": len(setting.shares[client]), "steps": setting.steps(job.task)}
-    return Answer(job.task, Payload(tensors, counts), seconds=seconds), kept
+    method = job.setting.method
+    weights = local.weights if method.shared is None else method.shared.take(local.weights)
+    tensors = {**weights.tensors(), "losses": losses, **method.reply(local), **means}
+    counts = {"samples": len(job.samples), "steps": sum(job.steps(phase) for phase in job.task.phases if phase.returns)}
+    return Reply(Payload(tensors, counts), seconds=seconds), state

@@ -1,6 +1,6 @@
 """Which client runs on which lane, and when: computed on the host from the clients' steps.
 
-A group is the clients that train by one method. Groups may share the lanes of one rig, each on lanes of its own.
+A group is the clients that train by one method. Groups may share one captured step, each on lanes of its own.
 """
 
 from __future__ import annotations
@@ -8,15 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
+MANY = 8  # clients per lane from which their order matters more than their length
+
 
 def schedule(steps: Sequence[int], lanes: int) -> list[list[int]]:
     """The jobs of each lane, in order: the longest first, each to the lane that is free the soonest.
 
-    A lane that is done takes the next job, so that short clients do not wait for long ones.
+    A lane that is done takes the next job, so that short clients do not wait for long ones. Of very many clients the
+    longest do not matter: they go in their own order, so that sums over clients need not wait for those left behind.
     """
     queues: list[list[int]] = [[] for _ in range(min(lanes, len(steps)))]
     loads = [0] * len(queues)
-    for job in sorted(range(len(steps)), key=lambda j: (-steps[j], j)):
+    few = len(steps) < MANY * lanes
+    for job in sorted(range(len(steps)), key=lambda j: (-steps[j] if few else 0, j)):
         lane = min(range(len(queues)), key=lambda i: (loads[i], i))
         queues[lane].append(job)
         loads[lane] += steps[job]
@@ -42,35 +46,35 @@ def changes(
     return sorted(found.items())
 
 
-Rigs = list[list[tuple[int, int]]]
+Shared = list[list[tuple[int, int]]]
 
 
-def share_out(groups: Sequence[Sequence[int]], latency: float, most: int) -> Rigs:
-    """Which groups share a rig, and the lanes of each: lists of (group, lanes), at most `most` lanes in a rig.
+def share_out(groups: Sequence[Sequence[int]], latency: float, most: int) -> Shared:
+    """Which groups share lanes, and how many each has: lists of (group, lanes), at most `most` lanes in a list.
 
     A step of L lanes is taken to last `latency` + L. Many lanes waste steps on those that are done early, few waste
     the latency, and a group whose clients are much longer than the others' is better off by itself.
     """
     tables = [[length(steps, lanes) for lanes in range(1, min(most, len(steps)) + 1)] for steps in groups]
-    rigs = [([group], *_best(tables, [group], latency, most)) for group in range(len(groups))]
-    while len(rigs) > 1:
+    shared = [([group], *_best(tables, [group], latency, most)) for group in range(len(groups))]
+    while len(shared) > 1:
         gains = []
-        for one, two in combinations(range(len(rigs)), 2):
-            together = [*rigs[one][0], *rigs[two][0]]
+        for one, two in combinations(range(len(shared)), 2):
+            together = [*shared[one][0], *shared[two][0]]
             if len(together) <= most:
                 cost, lanes = _best(tables, together, latency, most)
-                gains.append((rigs[one][1] + rigs[two][1] - cost, one, two, (together, cost, lanes)))
-        gain, one, two, merged = max(gains, key=lambda found: found[0], default=(0.0, 0, 0, rigs[0]))
+                gains.append((shared[one][1] + shared[two][1] - cost, one, two, (together, cost, lanes)))
+        gain, one, two, merged = max(gains, key=lambda found: found[0], default=(0.0, 0, 0, shared[0]))
         if gain <= 0:
             break
-        rigs = [rig for place, rig in enumerate(rigs) if place not in (one, two)] + [merged]
-    return [list(zip(members, lanes, strict=True)) for members, _, lanes in rigs]
+        shared = [each for place, each in enumerate(shared) if place not in (one, two)] + [merged]
+    return [list(zip(members, lanes, strict=True)) for members, _, lanes in shared]
 
 
 def _best(
     tables: Sequence[Sequence[int]], members: Sequence[int], latency: float, most: int
 ) -> tuple[float, list[int]]:
-    """The least cost of groups in one rig, and their lanes; tables[g][i] is group g's length on i + 1 lanes."""
+    """The least cost of groups that share a step, and their lanes; tables[g][i] is group g's length on i + 1 lanes."""
     found: tuple[float, list[int]] | None = None
     for end in sorted({steps for group in members for steps in tables[group]}, reverse=True):
         lanes = [next((i + 1 for i, steps in enumerate(tables[group]) if steps <= end), 0) for group in members]

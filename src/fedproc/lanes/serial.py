@@ -11,7 +11,7 @@ import copy
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -20,15 +20,17 @@ from torch import Tensor
 from torch.func import functional_call
 
 from fedproc import kernels, streams
-from fedproc.errors import RunError
-from fedproc.evaluate import evaluate
-from fedproc.lanes.batches import Feed, prototype_plan, training_plan
-from fedproc.lanes.local import Outcome, numbers, outcome, prototype_lanes, train_lanes
+from fedproc.lanes.batches import Feed, training_plan
+from fedproc.lanes.evaluate import evaluate
+from fedproc.lanes.executor import Done, LaneError, answered
+from fedproc.lanes.local import Outcome, numbers, outcome, train_lanes
+from fedproc.lanes.passes import means_of
 from fedproc.lanes.setting import Job, Setting
-from fedproc.lanes.task import Answer, Kind
-from fedproc.methods.fedavg import Local, Tensors
-from fedproc.networks import Network, NetworkSpec, Weights
-from fedproc.payload import Payload
+from fedproc.methods.method import Local
+from fedproc.networks import Network, NetworkSpec
+from fedproc.protocol.payload import Payload, Tensors
+from fedproc.protocol.task import Kind, Phase
+from fedproc.protocol.weights import Weights
 
 
 class SerialNet:
@@ -63,16 +65,16 @@ class SerialNet:
         z, logits = self.module(images, mask)
         return z, logits
 
-    def embed(self, weights: Weights, images: Tensor) -> Tensor:
+    def frozen(self, weights: Weights, images: Tensor) -> tuple[Tensor, Tensor]:
         training = self.module.training
         self.module.eval()
         with torch.no_grad():
             if self._short:
-                z = self._rounded(weights, images, None)[0]
+                z, logits = self._rounded(weights, images, None)
             else:
-                z = functional_call(self.module, self._layout.named(weights), (images, None))[0]
+                z, logits = functional_call(self.module, self._layout.named(weights), (images, None))
         self.module.train(training)
-        return z
+        return z, logits
 
     def _rounded(self, weights: Weights, images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         named = self._layout.named(weights)
@@ -117,14 +119,22 @@ class SerialExecutor:
         self._mine = threading.local()
         self._pool = ThreadPoolExecutor(lanes, initializer=torch.set_num_threads, initargs=(threads,))
 
-    def execute(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Answers in the order of the jobs, each with what its client would keep."""
-        waiting = [self._pool.submit(self._do, job) for job in jobs]
+    def execute(self, jobs: Sequence[Job], done: Done) -> None:
+        """Do the jobs, and hand on each outcome when those before it are out."""
+        waiting: list[Future[Outcome] | None] = [self._pool.submit(self._do, job) for job in jobs]
         try:
-            return [future.result() for future in waiting]
+            for place, future in enumerate(waiting):
+                assert future is not None
+                try:
+                    found = future.result()
+                except Exception as error:
+                    raise LaneError([place], jobs[place].task, error) from error
+                waiting[place] = None  # what was handed on is not held here
+                done(place, found)
         except BaseException:
-            for future in waiting:
-                future.cancel()
+            for left in waiting:
+                if left is not None:
+                    left.cancel()
             raise
 
     def close(self) -> None:
@@ -135,18 +145,15 @@ class SerialExecutor:
         nets: dict[tuple[NetworkSpec, int, torch.device, str], SerialNet] = self._mine.__dict__.setdefault("nets", {})
         at = (setting.spec, setting.model_seed if setting.spec.foreign else 0, setting.device, kernels.precision())
         if at not in nets:
-            nets.clear()  # one network a thread is alive at a time
+            nets.clear()  # one network per thread is alive at a time
             nets[at] = SerialNet(setting)
         return nets[at]
 
     def _do(self, job: Job) -> Outcome:
-        task, setting = job.task, job.setting
+        setting = job.setting
         here = torch.cuda.device(setting.device) if setting.device.type == "cuda" else nullcontext()
-        try:
-            with here:  # a thread begins on the first GPU, and Triton's kernels run on the thread's
-                return self._alone(job) if setting.spec.foreign else self._work(job)
-        except Exception as error:
-            raise RunError(f"client {task.client}, round {task.round + 1}, {task.kind}: {error}") from error
+        with here:  # a thread begins on the first GPU, and Triton's kernels run on the thread's
+            return self._alone(job) if setting.spec.foreign else self._work(job)
 
     def _alone(self, job: Job) -> Outcome:
         """A network of a person's own may draw from torch's generator: its numbers are those of the task."""
@@ -157,27 +164,36 @@ class SerialExecutor:
             return self._work(job)
 
     def _work(self, job: Job) -> Outcome:
-        task, setting = job.task, job.setting
-        net = self._net(setting)
-        net.load(job.start if task.kind is Kind.TRAIN else Weights.of(task.payload.tensors))
-        started = time.perf_counter()
-        if task.kind is Kind.EVALUATE:
-            payload = _evaluate(net, job)
-            setting.synchronise()
-            return Answer(task, payload, seconds={"evaluation": time.perf_counter() - started}), {}
-        if task.kind is Kind.PROTOTYPES:
-            payload = Payload(serial_means(net, job, task.clean), {"samples": len(setting.shares[task.client])})
-            setting.synchronise()
-            return Answer(task, payload, seconds={"prototypes": time.perf_counter() - started}), {}
+        return work_alone(self._net(job.setting), job)
+
+
+def work_alone(net: SerialNet, job: Job) -> Outcome:
+    """A client's task, through the plain module."""
+    task, setting = job.task, job.setting
+    if task.kind is Kind.TRAIN:
         return _train(net, job)
+    started = time.perf_counter()
+    if task.kind is Kind.EVALUATE:
+        net.load(job.start(job.state) if task.client >= 0 else job.sent)
+        payload = _evaluate(net, job)
+        setting.synchronise()
+        return answered(payload, {"evaluation": time.perf_counter() - started})
+    if task.kind is Kind.CLASS_MEANS:
+        net.load(job.sent)
+        payload = Payload(means_of(net, job, task.means or "clean", task.covariances), {"samples": len(job.samples)})
+        setting.synchronise()
+        return answered(payload, {"prototypes": time.perf_counter() - started})
+    raise ValueError(f"{task.kind}: lanes do not do this")
 
 
 def _evaluate(net: SerialNet, job: Job) -> Payload:
     setting, sent = job.setting, job.task.payload.tensors
+    if job.held_out is None:
+        raise ValueError(f"client {job.task.client} has no images to evaluate on")
     net.train(False)
     return evaluate(
         lambda images: net.forward(images, None),
-        setting.held_out,
+        job.held_out,
         setting.normalisation,
         setting.spec.dtype,
         setting.spec.classes,
@@ -187,37 +203,52 @@ def _evaluate(net: SerialNet, job: Job) -> Payload:
 
 
 def _train(net: SerialNet, job: Job) -> Outcome:
-    task, setting = job.task, job.setting
+    task, setting, state = job.task, job.setting, job.state
     started = time.perf_counter()
-    method = setting.method
-    feed = Feed(setting, training_plan(job, range(task.epochs)))
-    local = Local(
-        start=job.start,
-        weights=net.weights,
-        velocity=job.kept["velocity"].clone() if method.keeps_momentum else torch.zeros_like(net.weights.params),
-        sent=task.payload.tensors,
-        settings=numbers(job),
-        kept=job.kept,
-        steps=torch.tensor(feed.steps, device=setting.device),
-        log_shares=setting.log_shares(task.client),
-    )
-    losses = train_lanes(net, feed, job, local)
+    answer: tuple[Local, Tensor] | None = None
+    for phase in task.phases:
+        local, losses = _phase(net, job, phase, state)
+        state = setting.method.next_state(local)
+        if phase.returns:
+            answer = (local, losses)
+    assert answer is not None
     setting.synchronise()
     trained = time.perf_counter()
     seconds = {"train": trained - started}
-    with torch.no_grad():
-        weights = local.weights.clone()
-    local = replace(local, weights=weights)
     means: Tensors = {}
-    if method.prototype_pass is not None:
-        means = serial_means(net, job, clean=method.prototype_pass == "clean")
+    if task.means is not None:
+        if not task.phases[-1].returns:
+            net.load(answer[0].weights)
+        means = means_of(net, job, task.means)
         setting.synchronise()
-        seconds["prototypes"] = time.perf_counter() - trained
-    return outcome(job, local, losses, means, seconds)
+        seconds[means_kind(job)] = time.perf_counter() - trained
+    return outcome(job, *answer, state, means, seconds)
 
 
-def serial_means(net: SerialNet, job: Job, clean: bool) -> Tensors:
-    """Class means and counts of the job's samples under the net's weights."""
-    feed = Feed(job.setting, prototype_plan(job, clean))
-    means, counts = prototype_lanes(net, feed, job.setting.spec.classes, clean)
-    return {"class_means": means, "class_counts": counts}
+def means_kind(job: Job) -> str:
+    """What the time for class means goes under: those that only observe are diagnostics."""
+    return "diagnostics" if "class_means" in job.task.expects.observe else "prototypes"
+
+
+def _phase(net: SerialNet, job: Job, phase: Phase, state: Tensors) -> tuple[Local, Tensor]:
+    """Train one phase of a client's round; returns the client as it is then, and its losses."""
+    setting, first = job.setting, job.epochs_before(phase)
+    start = job.start(state, phase)
+    net.load(start)
+    feed = Feed(setting, training_plan(job, range(first, first + phase.epochs)))
+    velocity = setting.method.start_velocity(state, phase.name, start.params)
+    local = Local(
+        start=start,
+        weights=net.weights,
+        velocity=torch.zeros_like(net.weights.params) if velocity is None else velocity.clone(),
+        sent=job.task.payload.tensors,
+        settings=numbers(job),
+        state=state,
+        steps=torch.tensor(feed.steps, device=setting.device),
+        class_counts=job.samples.class_counts,
+        log_shares=job.samples.log_shares,
+        phase=phase.name,
+    )
+    losses = train_lanes(net, feed, job, phase, local)
+    with torch.no_grad():
+        return replace(local, weights=local.weights.clone()), losses

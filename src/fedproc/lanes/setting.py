@@ -1,8 +1,8 @@
-"""What a lane must know of an experiment to do its tasks: the network, the method, the data of each client."""
+"""What a lane must know to do a client's task: the experiment's network and method, the client's data and state."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -11,11 +11,13 @@ from torch import Tensor
 
 from fedproc.data.augment import Augmentation, Normalisation
 from fedproc.data.images import Split
-from fedproc.evaluate import HeldOut
-from fedproc.lanes.task import Task
-from fedproc.methods.fedavg import FedAvg, Tensors
-from fedproc.networks import Layout, Network, NetworkSpec, Weights
+from fedproc.lanes.evaluate import HeldOut
+from fedproc.methods.checked import CheckedClient
+from fedproc.networks import Layout, Network, NetworkSpec
 from fedproc.networks.cost import Cost, cost
+from fedproc.protocol.payload import Tensors
+from fedproc.protocol.task import Phase, Task
+from fedproc.protocol.weights import Weights
 
 
 @dataclass(frozen=True)
@@ -31,16 +33,42 @@ class Bank:
 
 
 @dataclass(frozen=True, eq=False)
-class Setting:
-    """One experiment as lanes see it. `shares` are the clients' indices into `train`."""
+class ClientData:
+    """What a client trains on: indices (n,) into the bank, and how many of each class (K,) with the logs of their
+    shares, log(max(n_k, 0.5)/n).
+    """
 
-    method: FedAvg
+    indices: Tensor
+    class_counts: Tensor
+    log_shares: Tensor
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @staticmethod
+    def of_all(shares: Sequence[Tensor], labels: Tensor, classes: int, dtype: torch.dtype) -> list[ClientData]:
+        """Of all clients, counted at once and without waiting for a GPU."""
+        device = labels.device
+        sizes = torch.tensor([len(share) for share in shares], device=device)
+        held = labels.index_select(0, torch.cat(list(shares)))
+        owners = torch.arange(len(sizes), device=device).repeat_interleave(sizes, output_size=len(held))
+        ones = torch.ones(1, dtype=torch.float64, device=device).expand(len(held))
+        flat = ones.new_zeros(len(sizes) * classes).index_add_(0, owners * classes + held, ones)
+        counts = flat.view(-1, classes)
+        logs = (counts.clamp(min=0.5) / sizes.unsqueeze(-1)).log().to(dtype)
+        rows = zip(shares, counts.to(dtype), logs, strict=True)
+        return [ClientData(share, count, log) for share, count, log in rows]
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """One experiment as lanes see it."""
+
+    method: CheckedClient
     spec: NetworkSpec
     network: Network
     layout: Layout
     train: Bank
-    held_out: HeldOut
-    shares: Sequence[Tensor]
     augmentation: Augmentation
     normalisation: Normalisation
     batch_size: int
@@ -48,6 +76,7 @@ class Setting:
     weight_decay: float
     model_seed: int
     device: torch.device
+    rehearsed: set[object] = field(default_factory=set)  # what the method's hooks were checked with
 
     @cached_property
     def cost(self) -> Cost:
@@ -63,32 +92,19 @@ class Setting:
     def pool(self) -> tuple[object, ...]:
         """Jobs whose settings agree here can run side by side as lanes of one stacked network."""
         images = (id(self.train.images), self.augmentation, self.normalisation)
-        return (self.spec, images, self.batch_size, self.momentum, self.weight_decay, self.device)
+        return (
+            self.spec, images, self.batch_size, self.momentum, self.weight_decay, self.device, self.method.moves,
+        )  # fmt: skip
 
     @property
     def group(self) -> tuple[object, ...]:
-        """Lanes of one pool that agree here minimise the same loss and correct the gradient the same way."""
-        problem = self.method.problem
-        return (type(self.method), self.method.options, problem.calibrate, problem.calibrate_prototypes)
+        """Lanes of one pool that agree here are trained by one object: it is all that the client's half knows."""
+        method = self.method.method
+        return (type(method), method.options, method.client)
 
-    def steps(self, task: Task) -> int:
-        """Local steps of a task: whole batches only, but never none."""
-        return task.epochs * max(1, len(self.shares[task.client]) // self.batch_size)
-
-    def log_shares(self, client: int) -> Tensor:
-        """log(max(n_ik, 0.5)/n_i) (K,) of a client's own training samples."""
-        return self._log_shares[client]
-
-    @cached_property
-    def _log_shares(self) -> Tensor:
-        """Of all clients (M, K), counted at once and without waiting for a GPU."""
-        device, classes = self.device, self.spec.classes
-        sizes = torch.tensor([len(share) for share in self.shares], device=device)
-        labels = self.train.labels.index_select(0, torch.cat(list(self.shares)))
-        owners = torch.arange(len(sizes), device=device).repeat_interleave(sizes, output_size=len(labels))
-        ones = torch.ones(1, dtype=torch.float64, device=device).expand(len(labels))
-        counts = ones.new_zeros(len(sizes) * classes).index_add_(0, owners * classes + labels, ones)
-        return (counts.view(-1, classes).clamp(min=0.5) / sizes.unsqueeze(-1)).log().to(self.spec.dtype)
+    def steps(self, data: ClientData, phase: Phase) -> int:
+        """Local steps of a phase: whole batches only, but never none of an epoch."""
+        return phase.epochs * max(1, len(data) // self.batch_size)
 
     def synchronise(self) -> None:
         """Wait for the device, so that a clock can be read."""
@@ -98,13 +114,48 @@ class Setting:
 
 @dataclass(frozen=True)
 class Job:
-    """A task with the setting to do it in and what its client kept from its last round."""
+    """A task with what is needed to do it. The state is fetched when it is needed, since it may lie on disk."""
 
     task: Task
     setting: Setting
-    kept: Tensors = field(default_factory=dict)
+    data: ClientData | None = None
+    fetch_state: Callable[[], Tensors] = dict
+    held_out: HeldOut | None = None
+    number: int = 0  # of the client, for its random choices
 
     @property
-    def start(self) -> Weights:
-        """Where the client's round begins: what it was sent, or the model of its own that it kept."""
-        return Weights.of(self.kept if self.setting.method.own_models else self.task.payload.tensors)
+    def state(self) -> Tensors:
+        return self.fetch_state()
+
+    @property
+    def samples(self) -> ClientData:
+        """What the client trains on."""
+        if self.data is None:
+            raise ValueError(f"client {self.task.client} has no training data here")
+        return self.data
+
+    @property
+    def sent(self) -> Weights:
+        return Weights.of(self.task.payload.tensors)
+
+    def start(self, state: Tensors, phase: Phase | None = None) -> Weights:
+        """What the phase starts from; of a task without phases, the client's model as it is between rounds."""
+        return self.setting.method.start(self.sent, state, phase.name if phase else "")
+
+    def steps(self, phase: Phase) -> int:
+        return self.setting.steps(self.samples, phase)
+
+    @property
+    def signature(self) -> tuple[object, ...]:
+        """The names and shapes of what is sent: lanes have room for that and nothing else."""
+        sent = tuple((n, tuple(t.shape), t.dtype) for n, t in sorted(self.task.payload.tensors.items()))
+        return (sent, tuple(sorted(self.task.settings)))
+
+    def epochs_before(self, phase: Phase) -> int:
+        """Epochs of the phases before this one, so that none repeats another's random choices."""
+        done = 0
+        for each in self.task.phases:
+            if each.name == phase.name:
+                break
+            done += each.epochs
+        return done

@@ -1,7 +1,7 @@
 """Stacked lanes: L clients as one network whose every tensor has a leading lane axis (vmap).
 
 A lane whose client is done takes the next one; a lane at rest, or a client smaller than the batch, is masked. Clients
-of several methods and experiments share a rig where their networks agree.
+of several methods and experiments share lanes where their networks agree.
 """
 
 from __future__ import annotations
@@ -9,35 +9,53 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedproc.errors import InputError, RunError
-from fedproc.evaluate import evaluate_all
+from fedproc.errors import InputError, MethodError
 from fedproc.lanes.batches import Plan, clean_rows, joined, one_more_epoch, ready_images, uploaded
+from fedproc.lanes.captured import CapturedLanes
 from fedproc.lanes.clock import Clock
+from fedproc.lanes.evaluate import evaluate_all
+from fedproc.lanes.executor import Done, LaneError, answered
 from fedproc.lanes.local import Outcome, outcome
 from fedproc.lanes.memory import halving
-from fedproc.lanes.rig import Rig
 from fedproc.lanes.schedule import changes, length, schedule, share_out
-from fedproc.lanes.setting import Job, Setting
+from fedproc.lanes.serial import SerialNet, means_kind, work_alone
+from fedproc.lanes.setting import ClientData, Job, Setting
 from fedproc.lanes.stacked_net import StackedNet
-from fedproc.lanes.task import Answer, Kind
-from fedproc.methods.fedavg import Local, Tensors
-from fedproc.networks import Weights
-from fedproc.payload import Payload
+from fedproc.methods.method import Local
+from fedproc.protocol.payload import Payload, Tensors
+from fedproc.protocol.task import Kind, MeansMode, Phase
+from fedproc.protocol.weights import Weights
 from fedproc.prototypes import class_means, class_sums
 
 LATENCY = 14 * 64 * 1.3e6  # operations whose time a step costs before its lanes do any: measured, simple CNN, H200
 ROW = 512  # samples of one client that a pass without gradient takes as a lane
-ROWS, ROW_VALUES = 128, 1 << 28  # such lanes a pass, and the most parameters they may hold together
-MOST_MEANS = 256  # clients whose class means are taken together, each with a copy of its weights
+ROWS, ROW_VALUES = 128, 1 << 28  # such lanes in a pass, and the most parameters they may hold together
+MOST_READY = 256  # trained clients that wait to be handed on together, each with a copy of its weights
 
 Key = tuple[object, ...]
+
+
+@dataclass
+class _Trained:
+    """What becomes of a job: its state as its phases go, and the client as it is when it returns its weights."""
+
+    state: Tensors
+    answer: tuple[Local, Tensor] | None = None
+
+
+@dataclass
+class _Ready:
+    """Clients that are trained and not handed on yet."""
+
+    places: list[int] = field(default_factory=list)
+    steps: int = 0
 
 
 class StackedExecutor:
@@ -52,37 +70,47 @@ class StackedExecutor:
         self.steps_worked = 0  # lane-steps that trained a client
         self.steps_run = 0  # all lane-steps
         self.fixed = True
-        self._rigs: dict[Key, tuple[frozenset[object], list[tuple[list[object], Rig]]]] = {}
+        self._captured: dict[Key, tuple[frozenset[object], list[tuple[list[object], CapturedLanes]]]] = {}
         self._nets: dict[object, StackedNet] = {}
-        self._rows: tuple[list[tuple[Setting, int]], tuple[Plan, Tensor, Tensor]] | None = None
+        self._rows: tuple[list[ClientData], tuple[Plan, Tensor, Tensor]] | None = None
 
-    def execute(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Answers in the order of the jobs, each with what its client would keep."""
-        outcomes: dict[int, Outcome] = {}
+    def execute(self, jobs: Sequence[Job], done: Done) -> None:
+        """Do the jobs, and hand on outcomes as they come."""
         pools: dict[Key, list[int]] = {}
         for place, job in enumerate(jobs):
-            pools.setdefault((job.task.kind, job.task.trains, job.task.clean, *job.setting.pool), []).append(place)
-        used = [(some[1], *some[3:]) for some in pools if some[0] is Kind.TRAIN]
-        if used:
-            self._rigs = {key: rigs for key, rigs in self._rigs.items() if key in used}
-        for places in pools.values():
+            pools.setdefault(_pool(job), []).append(place)
+        training = [key for key in pools if key[0] is Kind.TRAIN]
+        if training:
+            self._captured = {key: lanes for key, lanes in self._captured.items() if key[0] in training}
+        for key, places in pools.items():
+            handed: set[int] = set()
+
+            def hand_on(at: int, found: Outcome, places: list[int] = places, handed: set[int] = handed) -> None:
+                handed.add(at)
+                done(places[at], found)
+
             some = [jobs[place] for place in places]
-            with named(some):
-                outcomes.update(zip(places, halving(self._work(some), self), strict=True))
-        return [outcomes[place] for place in range(len(jobs))]
+            with naming(some, places):
+                halving(partial(self._work, key, some, handed, hand_on), self)
 
     def drop(self) -> None:
         """Let go of what can be made again."""
-        self._rigs.clear()
+        self._captured.clear()
         self._nets.clear()
         self._rows = None
 
     def close(self) -> None:
         self.drop()
 
-    def _work(self, jobs: Sequence[Job]) -> Callable[[], list[Outcome]]:
-        does = {Kind.TRAIN: self._train, Kind.PROTOTYPES: self._prototypes, Kind.EVALUATE: self._evaluate}
-        return partial(does[jobs[0].task.kind], jobs)
+    def _work(self, key: Key, jobs: Sequence[Job], handed: set[int], done: Done) -> None:
+        """Do those jobs of a pool that are not handed on yet."""
+        left = [at for at in range(len(jobs)) if at not in handed]
+        does: dict[Kind, Callable[[Sequence[Job], Done], None]] = {
+            Kind.TRAIN: partial(self._train, key),
+            Kind.CLASS_MEANS: self._class_means,
+            Kind.EVALUATE: self._evaluate,
+        }
+        does[jobs[0].task.kind]([jobs[at] for at in left], lambda at, found: done(left[at], found))
 
     def _net(self, setting: Setting) -> StackedNet:
         """A module for passes without gradient, made once."""
@@ -92,105 +120,165 @@ class StackedExecutor:
             self._nets[setting.spec] = StackedNet(setting, empty)
         return self._nets[setting.spec]
 
-    def _train(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """All jobs of a pool over the rigs its groups share, and the class means of those who are asked for them."""
-        setting = jobs[0].setting
-        clock = Clock(setting.device)
-        done: dict[int, tuple[Local, Tensor]] = {}
-        steps = [job.setting.steps(job.task) for job in jobs]
-        groups: dict[object, list[int]] = {}
-        for place, job in enumerate(jobs):
-            groups.setdefault(job.setting.group, []).append(place)
-        for members, rig in self._rigs_for(jobs, steps, groups):
-            done |= self._run(rig, jobs, steps, [groups[group] for group in members])
+    def _train(self, key: Key, jobs: Sequence[Job], done: Done) -> None:
+        """All jobs of a pool, phase by phase, over the lanes its groups share; class means of those who are asked for
+        them. Clients that went through the last phase are handed on so many at a time.
+        """
+        clock = Clock(jobs[0].setting.device)
+        under_way: dict[int, _Trained] = {}
+        ready = _Ready()
+        phases = len(jobs[0].task.phases)
+        for number in range(phases):
+            of = [job.task.phases[number] for job in jobs]
+            steps = [job.steps(phase) for job, phase in zip(jobs, of, strict=True)]
+
+            def state_of(place: int) -> Tensors:
+                return under_way[place].state if place in under_way else jobs[place].state
+
+            def finished(place: int, local: Local, losses: Tensor, of: list[Phase] = of, number: int = number,
+                         steps: list[int] = steps) -> None:  # fmt: skip
+                job = jobs[place]
+                before = under_way.get(place)
+                answer = (local, losses) if of[place].returns else before.answer if before else None
+                under_way[place] = _Trained(job.setting.method.next_state(local), answer)
+                if number == phases - 1:
+                    ready.places.append(place)
+                    ready.steps += steps[place]
+                    if len(ready.places) == MOST_READY:
+                        self._hand_on(jobs, under_way, ready, steps, clock, done)
+
+            groups: dict[object, list[int]] = {}
+            for place, job in enumerate(jobs):
+                groups.setdefault((job.setting.group, job.signature), []).append(place)
+            for members, lanes in self._lanes_for((key, number), jobs, of, steps, groups):
+                self._run(lanes, jobs, of, steps, [groups[group] for group in members], state_of, finished)
+        self._hand_on(jobs, under_way, ready, steps, clock, done)
+
+    def _hand_on(
+        self, jobs: Sequence[Job], under_way: dict[int, _Trained], ready: _Ready, steps: Sequence[int], clock: Clock,
+        done: Done,
+    ) -> None:  # fmt: skip
+        """Take the class means of those that are ready and were asked for them, and let them go."""
         clock.mark()
         means: dict[int, Tensors] = {}
-        passes = []
-        for mode in ("clean", "training"):
-            asked = [place for place, job in enumerate(jobs) if job.setting.method.prototype_pass == mode]
-            found = self._means([jobs[p] for p in asked], [done[p][0].weights for p in asked], mode == "clean")
+        passes: list[list[int]] = []
+        modes: tuple[MeansMode, MeansMode] = ("clean", "training")
+        answers = {}
+        for place in ready.places:
+            answer = under_way[place].answer
+            assert answer is not None
+            answers[place] = answer
+        for mode in modes:
+            asked = [place for place in ready.places if jobs[place].task.means == mode]
+            found = self._means([jobs[p] for p in asked], [answers[p][0].weights for p in asked], mode)
             means.update(zip(asked, found, strict=True))
             passes.append(asked)
             clock.mark()
         training, *spans = clock.spans()
-        seconds = [{"train": training * count / sum(steps)} for count in steps]
+        seconds = {place: {"train": training * steps[place] / max(1, ready.steps)} for place in ready.places}
         for asked, span in zip(passes, spans, strict=True):
             for place in asked:
-                seconds[place]["prototypes"] = span / len(asked)
-        return [outcome(job, *done[place], means.get(place, {}), seconds[place]) for place, job in enumerate(jobs)]
+                seconds[place][means_kind(jobs[place])] = span / len(asked)
+        for place in ready.places:
+            found_ = outcome(
+                jobs[place], *answers[place], under_way[place].state, means.get(place, {}), seconds[place]
+            )  # fmt: skip
+            del under_way[place], answers[place]
+            done(place, found_)
+        ready.places, ready.steps = [], 0
+        clock.restart()
 
-    def _rigs_for(
-        self, jobs: Sequence[Job], steps: Sequence[int], groups: dict[object, list[int]]
-    ) -> list[tuple[list[object], Rig]]:
-        """The rigs of these groups: made once, and again when other groups come or their clients need more room."""
+    def _lanes_for(
+        self,
+        key: Key,
+        jobs: Sequence[Job],
+        phases: Sequence[Phase],
+        steps: Sequence[int],
+        groups: dict[object, list[int]],
+    ) -> list[tuple[list[object], CapturedLanes]]:
+        """The lanes of these groups: made once, and again when other groups come or their clients need more room."""
         setting = jobs[0].setting
-        key = (jobs[0].task.trains, *setting.pool)
-        batch = max(min(job.setting.batch_size, len(job.setting.shares[job.task.client])) for job in jobs)
-        if key in self._rigs and self._rigs[key][0] == frozenset(groups):
-            rigs = self._rigs[key][1]
-            if all(_fits(rig, batch, steps, [groups[group] for group in members]) for members, rig in rigs):
-                return rigs
-        self._rigs.pop(key, None)
+        batch = max(min(job.setting.batch_size, len(job.samples)) for job in jobs)
+        if key in self._captured and self._captured[key][0] == frozenset(groups):
+            made = self._captured[key][1]
+            if all(_fits(lanes, batch, steps, [groups[group] for group in members]) for members, lanes in made):
+                return made
+        self._captured.pop(key, None)
         names = list(groups)
         latency = 1e12 if self.fixed else LATENCY / setting.operations
-        rigs = []
+        made = []
         for parts in share_out([[steps[p] for p in groups[name]] for name in names], latency, self.lanes):
             needed = max(_needed(steps, groups[names[group]], lanes) for group, lanes in parts)
             examples = [(jobs[groups[names[group]][0]], lanes) for group, lanes in parts]
-            rigs.append(([names[group] for group, _ in parts], Rig(examples, batch, 2 * needed)))
-        self._rigs[key] = (frozenset(groups), rigs)
-        return rigs
+            lanes = CapturedLanes(examples, phases[groups[names[parts[0][0]]][0]], batch, 2 * max(1, needed))
+            made.append(([names[group] for group, _ in parts], lanes))
+        self._captured[key] = (frozenset(groups), made)
+        return made
 
     def _run(
-        self, rig: Rig, jobs: Sequence[Job], steps: Sequence[int], members: Sequence[Sequence[int]]
-    ) -> dict[int, tuple[Local, Tensor]]:
-        """Train the jobs of each section of a rig, each on its lanes."""
+        self,
+        lanes: CapturedLanes,
+        jobs: Sequence[Job],
+        phases: Sequence[Phase],
+        steps: Sequence[int],
+        members: Sequence[Sequence[int]],
+        state_of: Callable[[int], Tensors],
+        finished: Callable[[int, Local, Tensor], None],
+    ) -> None:
+        """Train the jobs of each section, each on its lanes."""
         queues: list[list[int]] = []
-        for places, lanes in zip(members, rig.lanes, strict=True):
-            found = schedule([steps[place] for place in places], lanes)
-            queues += [[places[i] for i in queue] for queue in found] + [[]] * (lanes - len(found))
-        rig.rewind()
+        for places, count in zip(members, lanes.lanes, strict=True):
+            found = schedule([steps[place] for place in places], count)
+            queues += [[places[i] for i in queue] for queue in found] + [[]] * (count - len(found))
+        lanes.rewind()
         for lane, queue in enumerate(queues):
             if queue:
-                rig.enter(lane, jobs[queue[0]], 0)
-        done: dict[int, tuple[Local, Tensor]] = {}
+                lanes.enter(lane, jobs[queue[0]], state_of(queue[0]), phases[queue[0]], 0)
         at = 0
         for step, moves in changes(queues, steps):
-            rig.run(step - at)
+            lanes.run(step - at)
             at = step
-            for lane, finished, following in moves:
-                done[finished] = rig.leave(lane, jobs[finished])
+            for lane, last, following in moves:
+                left = lanes.leave(lane, jobs[last], state_of(last), phases[last])
                 if following is not None:
-                    rig.enter(lane, jobs[following], at)
+                    lanes.enter(lane, jobs[following], state_of(following), phases[following], at)
+                finished(last, *left)
         self.steps_worked += sum(steps[place] for places in members for place in places)
         self.steps_run += at * len(queues)
-        return done
 
-    def _prototypes(self, jobs: Sequence[Job]) -> list[Outcome]:
+    def _class_means(self, jobs: Sequence[Job], done: Done) -> None:
+        """Covariances take more room than stacked lanes have: those clients go one by one."""
+        alone = [place for place, job in enumerate(jobs) if job.task.covariances]
+        if alone:
+            net = SerialNet(jobs[0].setting)
+            for place in alone:
+                done(place, work_alone(net, jobs[place]))
+        others = [place for place, job in enumerate(jobs) if not job.task.covariances]
+        if not others:
+            return
         started = time.perf_counter()
-        found = self._means(jobs, [Weights.of(job.task.payload.tensors) for job in jobs], jobs[0].task.clean)
-        jobs[0].setting.synchronise()
-        seconds = {"prototypes": (time.perf_counter() - started) / len(jobs)}
-        return [
-            (Answer(j.task, Payload(tensors, {"samples": len(j.setting.shares[j.task.client])}), seconds=seconds), {})
-            for j, tensors in zip(jobs, found, strict=True)
-        ]
+        some = [jobs[place] for place in others]
+        found = self._means(some, [job.sent for job in some], some[0].task.means or "clean")
+        some[0].setting.synchronise()
+        seconds = {"prototypes": (time.perf_counter() - started) / len(some)}
+        for place, job, tensors in zip(others, some, found, strict=True):
+            done(place, answered(Payload(tensors, {"samples": len(job.samples)}), seconds))
 
     @torch.no_grad()
-    def _means(self, jobs: Sequence[Job], weights: Sequence[Weights], clean: bool) -> list[Tensors]:
+    def _means(self, jobs: Sequence[Job], weights: Sequence[Weights], mode: MeansMode) -> list[Tensors]:
         """Class means and counts of each job's samples under its weights.
 
         Each batch is a lane of its own with a copy of its client's weights, so that nobody waits for the largest.
         """
         if not jobs:
             return []
-        if len(jobs) > MOST_MEANS:
-            parts = [slice(first, first + MOST_MEANS) for first in range(0, len(jobs), MOST_MEANS)]
-            return [found for part in parts for found in self._means(jobs[part], weights[part], clean)]
+        if len(jobs) > MOST_READY:
+            parts = [slice(first, first + MOST_READY) for first in range(0, len(jobs), MOST_READY)]
+            return [found for part in parts for found in self._means(jobs[part], weights[part], mode)]
         setting = jobs[0].setting
         net, classes = self._net(setting), setting.spec.classes
-        net.train(not clean)
-        plan, owner, each = self._prototype_rows(jobs, clean)
+        net.train(mode == "training")
+        plan, owner, each = self._prototype_rows(jobs, mode == "clean")
         everyone = Weights.of(_stack([own.tensors() for own in weights]))
         cursor = torch.zeros(1, dtype=torch.int64, device=setting.device)
         sums, counts = [], []
@@ -217,11 +305,11 @@ class StackedExecutor:
         """The batches of a pass that takes class means, whose each is, and how many each job has. A clean pass over the
         same clients is the same in every round.
         """
-        asked = [(job.setting, job.task.client) for job in jobs]
+        asked = [job.samples for job in jobs]
         if self._rows is not None and clean and self._rows[0] == asked:
             return self._rows[1]
         if clean:
-            plan, each = clean_rows([setting.shares[client] for setting, client in asked], ROW)
+            plan, each = clean_rows([data.indices for data in asked], ROW)
         else:
             plan, each = joined([one_more_epoch(job) for job in jobs])
         device, rows = jobs[0].setting.device, np.array(each)
@@ -229,35 +317,43 @@ class StackedExecutor:
         self._rows = (asked, made) if clean else None
         return made
 
-    def _evaluate(self, jobs: Sequence[Job]) -> list[Outcome]:
+    def _evaluate(self, jobs: Sequence[Job], done: Done) -> None:
         """Models that are asked about the same images see them side by side."""
-        answers: dict[int, Outcome] = {}
         same: dict[object, list[int]] = {}
         for place, job in enumerate(jobs):
-            held_out = job.setting.held_out
-            same.setdefault((id(held_out.images), held_out.whole or place), []).append(place)
+            assert job.held_out is not None
+            same.setdefault((id(job.held_out.images), job.held_out.whole or place), []).append(place)
         for places in same.values():
             for first in range(0, len(places), ROWS):
                 some = places[first : first + ROWS]
-                answers.update(zip(some, self._score([jobs[place] for place in some]), strict=True))
-        return [answers[place] for place in range(len(jobs))]
+                for place, found in zip(some, self._score([jobs[place] for place in some]), strict=True):
+                    done(place, found)
 
     def _score(self, jobs: Sequence[Job]) -> list[Outcome]:
         started = time.perf_counter()
         setting, sent = jobs[0].setting, _stack([job.task.payload.tensors for job in jobs])
-        net, weights = self._net(setting), Weights.of(sent)
+        models = [job.start(job.state) if job.task.client >= 0 else job.sent for job in jobs]
+        net, weights = self._net(setting), Weights.of(_stack([model.tensors() for model in models]))
         net.train(False)
 
         def forward(images: Tensor) -> tuple[Tensor, Tensor]:
             return net.outputs(weights, images.expand(len(jobs), *images.shape), None)
 
-        held_outs = [job.setting.held_out for job in jobs]
+        held_outs = [job.held_out for job in jobs if job.held_out is not None]
         spec = setting.spec
-        models = (sent["prototypes"], sent["known"])
-        payloads = evaluate_all(forward, held_outs, setting.normalisation, spec.dtype, spec.classes, *models)
+        prototypes = (sent["prototypes"], sent["known"])
+        payloads = evaluate_all(forward, held_outs, setting.normalisation, spec.dtype, spec.classes, *prototypes)
         setting.synchronise()
         seconds = {"evaluation": (time.perf_counter() - started) / len(jobs)}
-        return [(Answer(j.task, p, seconds=seconds), {}) for j, p in zip(jobs, payloads, strict=True)]
+        return [answered(payload, seconds) for payload in payloads]
+
+
+def _pool(job: Job) -> Key:
+    """Jobs that agree here can be done side by side."""
+    task = job.task
+    phases = tuple((phase.name, phase.trains, phase.returns) for phase in task.phases)
+    means = None if task.kind is Kind.TRAIN else task.means
+    return (task.kind, phases, means, task.covariances, *job.setting.pool)
 
 
 def check_stackable(setting: Setting) -> None:
@@ -277,10 +373,10 @@ def check_stackable(setting: Setting) -> None:
         ) from error
 
 
-def _fits(rig: Rig, batch: int, steps: Sequence[int], members: Sequence[Sequence[int]]) -> bool:
-    """Whether a rig holds the batches of its sections' jobs."""
-    needed = [_needed(steps, places, lanes) for places, lanes in zip(members, rig.lanes, strict=True)]
-    return rig.batch >= batch and rig.capacity >= max(needed)
+def _fits(lanes: CapturedLanes, batch: int, steps: Sequence[int], members: Sequence[Sequence[int]]) -> bool:
+    """Whether lanes hold the batches of their sections' jobs."""
+    needed = [_needed(steps, places, count) for places, count in zip(members, lanes.lanes, strict=True)]
+    return lanes.batch >= batch and lanes.capacity >= max(needed)
 
 
 def _needed(steps: Sequence[int], places: Sequence[int], lanes: int) -> int:
@@ -288,13 +384,17 @@ def _needed(steps: Sequence[int], places: Sequence[int], lanes: int) -> int:
 
 
 @contextmanager
-def named(jobs: Sequence[Job]) -> Iterator[None]:
-    """Name the clients in whatever goes wrong."""
+def naming(jobs: Sequence[Job], places: Sequence[int]) -> Iterator[None]:
+    """Say which jobs are concerned by whatever goes wrong: of a method that fails, those that it trains."""
     try:
         yield
+    except LaneError:
+        raise
+    except MethodError as error:
+        its = [place for job, place in zip(jobs, places, strict=True) if job.setting.method.method.name == error.method]
+        raise LaneError(its, jobs[0].task, error) from error
     except Exception as error:
-        clients = ", ".join(str(job.task.client) for job in jobs)
-        raise RunError(f"clients {clients}, round {jobs[0].task.round + 1}, {jobs[0].task.kind}: {error}") from error
+        raise LaneError(places, jobs[0].task, error) from error
 
 
 def _stack(tensors: Sequence[Tensors]) -> Tensors:

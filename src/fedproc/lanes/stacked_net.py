@@ -13,7 +13,7 @@ from torch.func import functional_call, vmap
 from fedproc import kernels
 from fedproc.kernels import cpu
 from fedproc.lanes.setting import Setting
-from fedproc.networks import Weights
+from fedproc.protocol.weights import Weights
 
 
 class StackedNet:
@@ -44,13 +44,13 @@ class StackedNet:
                 z, logits = self._call(named, images, mask)
         return z.to(weights.params.dtype), logits.to(weights.params.dtype)
 
-    def embed(self, weights: Weights, images: Tensor) -> Tensor:
+    def frozen(self, weights: Weights, images: Tensor) -> tuple[Tensor, Tensor]:
         training = self.module.training
         self.module.eval()
         with torch.no_grad():
-            z, _ = self.outputs(weights, images, None)
+            z, logits = self.outputs(weights, images, None)
         self.module.train(training)
-        return z
+        return z, logits
 
     def forward(self, images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         if mask is None:

@@ -14,15 +14,18 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from fedproc.lanes.captured import CapturedLanes
+from fedproc.lanes.executor import Done
 from fedproc.lanes.local import Outcome, outcome
 from fedproc.lanes.memory import halving
-from fedproc.lanes.rig import Rig
+from fedproc.lanes.passes import means_of
 from fedproc.lanes.schedule import changes, schedule
-from fedproc.lanes.serial import SerialExecutor, SerialNet, serial_means
+from fedproc.lanes.serial import SerialExecutor, SerialNet, means_kind
 from fedproc.lanes.setting import Job
-from fedproc.lanes.stacked import named
-from fedproc.lanes.task import Kind
-from fedproc.methods.fedavg import Local, Tensors
+from fedproc.lanes.stacked import naming
+from fedproc.methods.method import Local
+from fedproc.protocol.payload import Tensors
+from fedproc.protocol.task import Kind
 
 Key = tuple[object, ...]
 
@@ -39,31 +42,32 @@ class StreamedExecutor:
         self.steps_worked = 0
         self.steps_run = 0
         self._serial = SerialExecutor(1, threads)
-        self._rigs: dict[Key, list[Rig]] = {}
+        self._captured: dict[Key, list[CapturedLanes]] = {}
         self._streams: list[torch.cuda.Stream] = []
         self._net: tuple[object, SerialNet] | None = None
 
-    def execute(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """Answers in the order of the jobs, each with what its client would keep."""
-        outcomes: dict[int, Outcome] = {}
+    def execute(self, jobs: Sequence[Job], done: Done) -> None:
+        """Do the jobs, and hand on outcomes as they come."""
         groups: dict[Key, list[int]] = {}
         for place, job in enumerate(jobs):
-            whole = len(job.setting.shares[job.task.client]) >= job.setting.batch_size if job.task.client >= 0 else True
-            if job.task.kind is Kind.TRAIN and whole:
-                groups.setdefault((job.task.trains, *job.setting.pool, *job.setting.group), []).append(place)
+            if job.task.kind is Kind.TRAIN and len(job.samples) >= job.setting.batch_size:
+                phases = tuple((phase.name, phase.trains, phase.returns) for phase in job.task.phases)
+                groups.setdefault((phases, *job.setting.pool, *job.setting.group, job.signature), []).append(place)
         if groups:
-            self._rigs = {key: rigs for key, rigs in self._rigs.items() if key in groups}
+            self._captured = {key: lanes for key, lanes in self._captured.items() if key[0] in groups}
         for key, places in groups.items():
             some = [jobs[place] for place in places]
-            with named(some):
-                outcomes.update(zip(places, halving(partial(self._train, key, some), self), strict=True))
-        others = [place for place in range(len(jobs)) if place not in outcomes]
-        outcomes.update(zip(others, self._serial.execute([jobs[place] for place in others]), strict=True))
-        return [outcomes[place] for place in range(len(jobs))]
+            with naming(some, places):
+                found = halving(partial(self._train, key, some), self)
+            for place, each in zip(places, found, strict=True):
+                done(place, each)
+        streamed = {place for places in groups.values() for place in places}
+        others = [place for place in range(len(jobs)) if place not in streamed]
+        self._serial.execute([jobs[place] for place in others], lambda at, found: done(others[at], found))
 
     def drop(self) -> None:
         """Let go of what can be made again."""
-        self._rigs.clear()
+        self._captured.clear()
         self._net = None
 
     def close(self) -> None:
@@ -71,50 +75,68 @@ class StreamedExecutor:
         self._serial.close()
 
     def _train(self, key: Key, jobs: Sequence[Job]) -> list[Outcome]:
-        setting, method = jobs[0].setting, jobs[0].setting.method
+        setting = jobs[0].setting
         started = time.perf_counter()
-        steps = [job.setting.steps(job.task) for job in jobs]
+        states: list[Tensors] = [job.state for job in jobs]
+        answers: dict[int, tuple[Local, Tensor]] = {}
+        total = [0] * len(jobs)
+        for number in range(len(jobs[0].task.phases)):
+            steps = [job.steps(job.task.phases[number]) for job in jobs]
+            total = [before + now for before, now in zip(total, steps, strict=True)]
+            for place, (local, losses) in self._phase(key, jobs, states, number, steps).items():
+                states[place] = jobs[place].setting.method.next_state(local)
+                if jobs[place].task.phases[number].returns:
+                    answers[place] = (local, losses)
+        setting.synchronise()
+        trained = time.perf_counter()
+        seconds = [{"train": (trained - started) * count / max(1, sum(total))} for count in total]
+        means: list[Tensors] = [{} for _ in jobs]
+        for place, job in enumerate(jobs):
+            if job.task.means is not None:
+                began = time.perf_counter()
+                net = self._plain(job)
+                net.load(answers[place][0].weights)
+                means[place] = means_of(net, job, job.task.means)
+                setting.synchronise()
+                seconds[place][means_kind(job)] = time.perf_counter() - began
+        return [outcome(job, *answers[p], states[p], means[p], seconds[p]) for p, job in enumerate(jobs)]
+
+    def _phase(
+        self, key: Key, jobs: Sequence[Job], states: Sequence[Tensors], number: int, steps: Sequence[int]
+    ) -> dict[int, tuple[Local, Tensor]]:
+        """One phase of all jobs: each client as it is then, and its losses."""
+        setting, phases = jobs[0].setting, [job.task.phases[number] for job in jobs]
         queues = schedule(steps, self.lanes)
         needed = max(sum(steps[job] for job in queue) for queue in queues)
-        rigs = self._rigs.get(key, [])
-        if len(rigs) < len(queues) or rigs[0].capacity < needed:
-            rigs = self._rigs[key] = [Rig([(jobs[0], 1)], setting.batch_size, 2 * needed, plain=True) for _ in queues]
-        for job in jobs:
-            job.setting.log_shares(job.task.client)  # counted here, on the stream that all lanes wait for
+        lanes = self._captured.get((key, number), [])
+        if len(lanes) < len(queues) or lanes[0].capacity < needed:
+            lanes = self._captured[(key, number)] = [
+                CapturedLanes([(jobs[0], 1)], phases[0], setting.batch_size, 2 * max(1, needed), plain=True)
+                for _ in queues
+            ]
         done: dict[int, tuple[Local, Tensor]] = {}
         for lane, queue in enumerate(queues):
             with self._stream(lane, setting.device):
-                rigs[lane].rewind()
-                rigs[lane].enter(0, jobs[queue[0]], 0)
+                lanes[lane].rewind()
+                lanes[lane].enter(0, jobs[queue[0]], states[queue[0]], phases[queue[0]], 0)
         ends = [sum(steps[job] for job in queue) for queue in queues]
         at = 0
         for step, moves in changes(queues, steps):
-            for number in range(at, step):  # one step of every lane in turn, so that all streams have work
+            for each in range(at, step):  # one step of every lane in turn, so that all streams have work
                 for lane, end in enumerate(ends):
-                    if number < end:
+                    if each < end:
                         with self._stream(lane, setting.device):
-                            rigs[lane].run(1)
+                            lanes[lane].run(1)
             at = step
-            for lane, finished, following in moves:
+            for lane, last, following in moves:
                 with self._stream(lane, setting.device):
-                    done[finished] = rigs[lane].leave(0, jobs[finished])
+                    done[last] = lanes[lane].leave(0, jobs[last], states[last], phases[last])
                     if following is not None:
-                        rigs[lane].enter(0, jobs[following], at)
+                        lanes[lane].enter(0, jobs[following], states[following], phases[following], at)
         setting.synchronise()
         self.steps_worked += sum(steps)
         self.steps_run += at * len(queues)
-        trained = time.perf_counter()
-        seconds = [{"train": (trained - started) * count / sum(steps)} for count in steps]
-        means: list[Tensors] = [{} for _ in jobs]
-        if method.prototype_pass is not None:
-            net = self._plain(jobs[0])
-            for place, job in enumerate(jobs):
-                began = time.perf_counter()
-                net.load(done[place][0].weights)
-                means[place] = serial_means(net, job, method.prototype_pass == "clean")
-                setting.synchronise()
-                seconds[place]["prototypes"] = time.perf_counter() - began
-        return [outcome(job, *done[place], means[place], seconds[place]) for place, job in enumerate(jobs)]
+        return done
 
     def _plain(self, job: Job) -> SerialNet:
         """A module for the pass that follows training, made once."""

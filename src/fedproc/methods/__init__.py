@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from fedproc.methods.central import Central
 from fedproc.methods.fedavg import FedAvg
 from fedproc.methods.fedavgm import FedAvgM
 from fedproc.methods.fednova import FedNova
 from fedproc.methods.fedproc import FedProc
 from fedproc.methods.fedprox import FedProx
+from fedproc.methods.method import Method
 from fedproc.methods.moon import Moon
 from fedproc.methods.scaffold import Scaffold
 from fedproc.methods.solo import Solo
 from fedproc.methods.two_stage import TwoStage
 
-OURS: tuple[type[FedAvg], ...] = (
+OURS: tuple[type[Method], ...] = (
     FedAvg,
     FedProc,
     FedProx,
@@ -25,4 +28,4 @@ OURS: tuple[type[FedAvg], ...] = (
     Solo,
     Central,
 )
-METHODS: dict[str, type[FedAvg]] = {method.name: method for method in OURS}
+METHODS = MappingProxyType({method.name: method for method in OURS})

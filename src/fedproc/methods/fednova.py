@@ -8,7 +8,7 @@ from fedproc.methods.fedavg import FedAvg
 
 
 class FedNova(FedAvg):
-    """FedAvg with the normalised merge (`merges.normalised`)."""
+    """FedAvg with the normalised merge (`merges.Normalised`)."""
 
     name: ClassVar[str] = "fednova"
     summary: ClassVar[str] = "FedAvg with moves normalised by local steps (Wang et al. 2020)"

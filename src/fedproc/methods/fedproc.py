@@ -7,7 +7,8 @@ alpha_t * prototype loss + (1 - alpha_t) * cross-entropy, alpha_t falling from 1
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
@@ -15,13 +16,12 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedproc import prototypes, streams
-from fedproc.kernels.forks import side_by_side
-from fedproc.methods import fedavg
-from fedproc.methods.fedavg import Batch, FedAvg, Local, PrototypePass, Tensors
-from fedproc.payload import Payload
+from fedproc.methods import method
+from fedproc.methods.fedavg import FedAvg
+from fedproc.methods.method import Answer, Batch, Local, MeansMode, Pass, Tensors, Term, Terms
 
 
-class PrototypeOptions(fedavg.Options):
+class PrototypeOptions(method.Options):
     """What every method that trains towards prototypes can choose."""
 
     tau: float = Field(1.0, gt=0, description="temperature: cosines are divided by it")
@@ -31,7 +31,12 @@ class PrototypeOptions(fedavg.Options):
     weighting: prototypes.Weighting = Field(
         "uniform", description="averaging of prototypes over the clients that hold the class, or by their counts"
     )
-    pass_mode: PrototypePass = Field(
+    of: Literal["clients", "averaged"] = Field(
+        "clients",
+        description="whose class means are averaged: those under each client's model after training, or those under "
+        "the averaged model, asked for before each round's training",
+    )
+    pass_mode: MeansMode = Field(
         "clean",
         description="the pass that computes prototypes: clean (eval mode, every sample) or training "
         "(batch statistics, augmented, shuffled, last partial batch dropped)",
@@ -66,7 +71,6 @@ class Options(PrototypeOptions):
 class Prototypical(FedAvg):
     """The server's care of prototypes and the clients' two losses; `alpha` says how they are mixed."""
 
-    terms: ClassVar[tuple[str, ...]] = ("cross_entropy", "prototype_loss")
     options: PrototypeOptions
 
     def alpha(self, t: int) -> float:
@@ -78,59 +82,93 @@ class Prototypical(FedAvg):
 
     # the server's half
 
-    @property
-    def prototype_pass(self) -> PrototypePass:
-        return self.options.pass_mode
+    def opening(self) -> Sequence[Pass]:
+        """c0: class means of the initial weights over all clients' data."""
+        above = super().opening()
+        return (*above, Pass("c0", "everyone", self.options.pass_mode)) if self.options.start == "data" else above
 
-    @property
-    def starts_with_prototypes(self) -> bool:
-        return self.options.start == "data"
+    def passes(self, t: int) -> Sequence[Pass]:
+        above = super().passes(t)
+        averaged = self.options.of == "averaged" and (t > 0 or self.options.start != "data")
+        return (*above, Pass("averaged", "participants", self.options.pass_mode)) if averaged else above
 
-    def begin(self, params: int) -> Tensors:
-        problem = self.problem
-        shape = (problem.classes, problem.features)
+    def class_means(self, t: int) -> MeansMode | None:
+        return self.options.pass_mode if self.options.of == "clients" else super().class_means(t)
+
+    def first_state(self, params: int) -> Tensors:
+        classes, dtype = self.client.classes, self.client.dtype
+        shape = (classes, self.client.features)
+        drawn, known = torch.zeros(shape, dtype=dtype), torch.zeros(classes, dtype=torch.bool)
         if self.options.start == "random":
-            at = streams.key(problem.model_seed, streams.Purpose.PROTOTYPES)
-            drawn = prototypes.unit(streams.normals(at, math.prod(shape)).view(shape)).to(problem.dtype)
-            return {"prototypes": drawn, "known": torch.ones(problem.classes, dtype=torch.bool)}
-        return {
-            "prototypes": torch.zeros(shape, dtype=problem.dtype),
-            "known": torch.zeros(problem.classes, dtype=torch.bool),
-        }
+            at = streams.key(self.server.model_seed, streams.Purpose.PROTOTYPES)
+            drawn = prototypes.unit(streams.normals(at, math.prod(shape)).view(shape)).to(dtype)
+            known = torch.ones_like(known)
+        return {**super().first_state(params), "prototypes": drawn, "known": known}
 
-    def settings(self, t: int) -> dict[str, float]:
-        return {"alpha": self.alpha(t)}
+    def settings(self, t: int) -> Mapping[str, float]:
+        return {**super().settings(t), "alpha": self.alpha(t)}
 
-    def send(self, kept: Tensors) -> Tensors:
-        return {"prototypes": kept["prototypes"], "known": kept["known"]}
+    def send(self, state: Tensors) -> Tensors:
+        return {**super().send(state), "prototypes": state["prototypes"], "known": state["known"]}
 
-    def receive(self, kept: Tensors, answers: Sequence[Payload]) -> Tensors:
+    def collect(self, state: Tensors, sums: Tensors, answer: Answer) -> Tensors:
+        above = super().collect(state, sums, answer)
+        return self._added(above, answer) if self.options.of == "clients" else above
+
+    def receive(self, state: Tensors, sums: Tensors) -> Tensors:
+        return self._merged(super().receive(state, sums), sums)
+
+    def collect_pass(self, state: Tensors, which: Pass, sums: Tensors, answer: Answer) -> Tensors:
+        return self._added(super().collect_pass(state, which, sums, answer), answer)
+
+    def receive_pass(self, state: Tensors, which: Pass, sums: Tensors) -> Tensors:
+        return self._merged(super().receive_pass(state, which, sums), sums)
+
+    def _added(self, sums: Tensors, answer: Answer) -> Tensors:
+        """Prototypes are averaged over the clients that hold a class, or by how many samples of it they hold."""
+        means, counts = answer.tensors["class_means"].to(torch.float64), answer.tensors["class_counts"]
+        share = (counts > 0 if self.options.weighting == "uniform" else counts).to(torch.float64)
+        total, weight = share.unsqueeze(-1) * means, share
+        if "prototype_sum" in sums:
+            total, weight = sums["prototype_sum"] + total, sums["prototype_weight"] + weight
+        return {**sums, "prototype_sum": total, "prototype_weight": weight}
+
+    def _merged(self, state: Tensors, sums: Tensors) -> Tensors:
         """A class that no client of the round holds keeps its old prototype."""
-        means = [answer.tensors["class_means"] for answer in answers]
-        counts = [answer.tensors["class_counts"] for answer in answers]
-        merged, held = prototypes.merge(means, counts, self.options.weighting)
+        if "prototype_sum" not in sums:
+            return state
+        weight = sums["prototype_weight"]
+        held = weight > 0
+        mean = sums["prototype_sum"] / torch.where(held, weight, torch.ones_like(weight)).unsqueeze(-1)
+        before = state["prototypes"].to(mean.device)
         return {
-            **kept,
-            "prototypes": torch.where(held.unsqueeze(-1), merged, kept["prototypes"].to(merged.device)),
-            "known": kept["known"].to(held.device) | held,
+            **state,
+            "prototypes": torch.where(held.unsqueeze(-1), mean.to(before.dtype), before),
+            "known": state["known"].to(held.device) | held,
         }
+
+    def prototypes(self, state: Tensors) -> tuple[Tensor, Tensor] | None:
+        return state["prototypes"], state["known"]
 
     # the client's half
 
-    def loss(self, batch: Batch, local: Local) -> tuple[Tensor, Sequence[Tensor]]:
-        known, alpha, gamma = local.sent["known"], local.settings["alpha"], self.problem.calibrate_prototypes
+    def term_names(self) -> tuple[str, ...]:
+        return (*super().term_names(), "prototype_loss")
+
+    def loss(self, batch: Batch, local: Local) -> Terms:
+        above = dict(super().loss(batch, local))
+        known, alpha, gamma = local.sent["known"], local.settings["alpha"], self.client.calibrate_prototypes
         offset = gamma * local.log_shares if gamma else None
 
         def pull() -> tuple[Tensor, Tensor]:
-            sent, tau = local.sent["prototypes"], self.options.tau
-            samples, counted = prototypes.contrast(batch.z, batch.labels, sent, tau, known, offset)
-            return batch.weighted(samples, alpha, counted)
+            return prototypes.contrast(
+                batch.z, batch.labels, local.sent["prototypes"], self.options.tau, known, offset
+            )  # fmt: skip
 
-        def classify() -> tuple[Tensor, Tensor]:
-            return batch.weighted(self.cross_entropies(batch, local), self.cross_entropy_weight(alpha))
-
-        (pulled, prototype_loss), (classified, cross_entropy) = side_by_side(pull, classify)
-        return classified + pulled, (cross_entropy, prototype_loss)
+        cross_entropy = above["cross_entropy"]
+        assert isinstance(cross_entropy, Term)
+        above["cross_entropy"] = replace(cross_entropy, weight=self.cross_entropy_weight(alpha))
+        return {**above, "prototype_loss": Term(pull, alpha)}
 
 
 class FedProc(Prototypical):
@@ -138,7 +176,7 @@ class FedProc(Prototypical):
 
     name: ClassVar[str] = "fedproc"
     summary: ClassVar[str] = "prototype loss traded for cross-entropy over the rounds (Mu et al. 2021)"
-    options_type: ClassVar[type[fedavg.Options]] = Options
+    options_type: ClassVar[type[method.Options]] = Options
     options: Options
 
     def depends_on_rounds(self) -> str | None:
@@ -152,7 +190,7 @@ class FedProc(Prototypical):
             return 0.0
         if options.alpha is not None:
             return options.alpha
-        done = min(t / (options.horizon or self.problem.rounds), 1.0)
+        done = min(t / (options.horizon or self.server.rounds), 1.0)
         fallen = done if options.schedule == "linear" else (1 - math.cos(math.pi * done)) / 2
         return 1 - (1 - options.floor) * fallen
 

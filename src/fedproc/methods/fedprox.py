@@ -7,11 +7,12 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from fedproc.methods import fedavg
-from fedproc.methods.fedavg import FedAvg, Local
+from fedproc.methods import method
+from fedproc.methods.fedavg import FedAvg
+from fedproc.methods.method import Batch, Local, Term, Terms
 
 
-class Options(fedavg.Options):
+class Options(method.Options):
     mu: float = Field(
         0.01,
         ge=0,
@@ -20,12 +21,23 @@ class Options(fedavg.Options):
 
 
 class FedProx(FedAvg):
-    """Adds (mu/2) |w - w^t|^2 over the parameters, as its gradient."""
+    """Adds (mu/2) |w - w^t|^2 over the parameters. Its gradient is added as such: parameters are no part of what the
+    network computes.
+    """
 
     name: ClassVar[str] = "fedprox"
     summary: ClassVar[str] = "FedAvg with a proximal term (Li et al. 2020)"
-    options_type: ClassVar[type[fedavg.Options]] = Options
+    options_type: ClassVar[type[method.Options]] = Options
     options: Options
 
+    def term_names(self) -> tuple[str, ...]:
+        return (*super().term_names(), "proximal_term")
+
+    def loss(self, batch: Batch, local: Local) -> Terms:
+        distance = local.weights.params.detach() - local.start.params
+        half_square = 0.5 * distance.square().sum(dim=-1)
+        return {**super().loss(batch, local), "proximal_term": Term(half_square, self.options.mu)}
+
     def correct(self, gradient: Tensor, local: Local) -> Tensor:
-        return gradient.add(local.weights.params - local.start.params, alpha=self.options.mu)
+        above = super().correct(gradient, local)
+        return above.add(local.weights.params - local.start.params, alpha=self.options.mu)

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedproc.networks.flat import Weights
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A client's weights after its round, with its share p_i of the round's samples and its steps."""
-
-    weights: Weights
-    share: float
-    steps: int
-
-
-Merge = Callable[[Tensor, Sequence[Trained], float], Tensor]
-
-
-def weighted_sum(vectors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
-    """The sum of p_i v_i, added up in float64 in the clients' order."""
-    total = torch.zeros_like(vectors[0], dtype=torch.float64)
-    for vector, share in zip(vectors, shares, strict=True):
-        total.add_(vector.to(torch.float64), alpha=share)
-    return total.to(vectors[0].dtype)
+from fedproc.protocol.server_half import Merge, RunningMerge
+from fedproc.protocol.sums import WeightedSum
 
 
 def effective_steps(steps: Tensor, momentum: float) -> Tensor:
@@ -39,27 +21,76 @@ def effective_steps(steps: Tensor, momentum: float) -> Tensor:
     return (counted - momentum * (1 - momentum**counted) / (1 - momentum)) / (1 - momentum)
 
 
-def mean(start: Tensor, clients: Sequence[Trained], momentum: float) -> Tensor:
+class Mean:
     """FedAvg's sum of p_i w_i."""
-    return weighted_sum([c.weights.params for c in clients], [c.share for c in clients])
+
+    def begin(self, start: Tensor, momentum: float) -> RunningMerge:
+        return _RunningMean(start)
 
 
-def normalised(start: Tensor, clients: Sequence[Trained], momentum: float) -> Tensor:
+class _RunningMean:
+    def __init__(self, start: Tensor) -> None:
+        self._sum = WeightedSum(start)
+
+    def add(self, params: Tensor, share: float, steps: int) -> None:
+        self._sum.add(params, share)
+
+    def result(self, whole: float) -> Tensor:
+        return self._sum.result(whole)
+
+
+class Normalised:
     """FedNova's w^t - (sum of p_i a_i) times the sum of p_i (w^t - w_i)/a_i."""
-    lengths = [float(effective_steps(torch.tensor(c.steps), momentum)) for c in clients]
-    origin = start.to(torch.float64)
-    move = torch.zeros_like(origin)
-    for client, length in zip(clients, lengths, strict=True):
-        move.add_(origin - client.weights.params.to(torch.float64), alpha=client.share / length)
-    whole = sum(c.share * length for c, length in zip(clients, lengths, strict=True))
-    return (origin - whole * move).to(start.dtype)
+
+    def begin(self, start: Tensor, momentum: float) -> RunningMerge:
+        return _RunningNormalised(start, momentum)
 
 
-def merge_statistics(clients: Sequence[Trained]) -> tuple[Tensor, Tensor]:
-    """Running statistics averaged by p_i and the largest batch counters, whatever merge the parameters take."""
-    buffers = weighted_sum([c.weights.buffers for c in clients], [c.share for c in clients])
-    counters = torch.stack([c.weights.counters for c in clients]).amax(dim=0)
-    return buffers, counters
+class _RunningNormalised:
+    def __init__(self, start: Tensor, momentum: float) -> None:
+        self._origin, self._momentum, self._dtype = start.to(torch.float64), momentum, start.dtype
+        self._move = torch.zeros_like(self._origin)
+        self._length = 0.0
+
+    def add(self, params: Tensor, share: float, steps: int) -> None:
+        length = float(effective_steps(torch.tensor(steps), self._momentum))
+        self._move.add_(self._origin - params.to(torch.float64), alpha=share / length)
+        self._length += share * length
+
+    def result(self, whole: float) -> Tensor:
+        return (self._origin - self._length / whole**2 * self._move).to(self._dtype)
 
 
-MERGES: dict[str, Merge] = {"mean": mean, "normalised": normalised}
+@dataclass(frozen=True)
+class Trained:
+    """A client's parameters after its round, with its share and its steps."""
+
+    params: Tensor
+    share: float
+    steps: int
+
+
+class ListMerge(ABC):
+    """A merge that must see all clients at once (a median, say), and so holds all of their parameters."""
+
+    @abstractmethod
+    def merged(self, start: Tensor, clients: Sequence[Trained]) -> Tensor:
+        """One vector out of the clients', whose shares sum to 1."""
+
+    def begin(self, start: Tensor, momentum: float) -> RunningMerge:
+        return _RunningList(self, start)
+
+
+class _RunningList:
+    def __init__(self, merge: ListMerge, start: Tensor) -> None:
+        self._merge, self._start = merge, start
+        self._clients: list[Trained] = []
+
+    def add(self, params: Tensor, share: float, steps: int) -> None:
+        self._clients.append(Trained(params, share, steps))
+
+    def result(self, whole: float) -> Tensor:
+        return self._merge.merged(self._start, [Trained(c.params, c.share / whole, c.steps) for c in self._clients])
+
+
+MERGES: dict[str, Merge] = {"mean": Mean(), "normalised": Normalised()}

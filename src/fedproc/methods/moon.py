@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor
 
 from fedproc.kernels.forks import side_by_side
-from fedproc.methods import fedavg
-from fedproc.methods.fedavg import Batch, FedAvg, Local, Tensors
-from fedproc.networks.flat import Weights
+from fedproc.methods import method
+from fedproc.methods.fedavg import FedAvg
+from fedproc.methods.method import Batch, Local, Term, Terms
+from fedproc.protocol.payload import Tensors
+from fedproc.protocol.weights import Weights
 from fedproc.prototypes import unit
 
 
-class Options(fedavg.Options):
+class Options(method.Options):
     mu: float = Field(
         5.0,
         ge=0,
@@ -35,24 +36,29 @@ class Moon(FedAvg):
 
     name: ClassVar[str] = "moon"
     summary: ClassVar[str] = "model-contrastive term against the client's previous model (Li et al. 2021)"
-    options_type: ClassVar[type[fedavg.Options]] = Options
-    terms: ClassVar[tuple[str, ...]] = ("cross_entropy", "contrastive_loss")
+    options_type: ClassVar[type[method.Options]] = Options
     options: Options
 
-    def loss(self, batch: Batch, local: Local) -> tuple[Tensor, Sequence[Tensor]]:
-        cross_entropy = self.cross_entropy(batch, local)
-        z = unit(batch.z)
+    def term_names(self) -> tuple[str, ...]:
+        return (*super().term_names(), "contrastive_loss")
+
+    def loss(self, batch: Batch, local: Local) -> Terms:
+        z, previous = unit(batch.z), {name: local.state[f"previous_{name}"] for name in local.start.tensors()}
         together, before = side_by_side(
-            lambda: unit(batch.embed(local.start)), lambda: unit(batch.embed(Weights.of(local.kept)))
+            lambda: unit(batch.frozen(local.start)[0]), lambda: unit(batch.frozen(Weights.of(previous))[0])
         )
         to_global, to_previous = (z * together).sum(dim=-1), (z * before).sum(dim=-1)
         samples = F.softplus((to_previous - to_global) / self.options.tau)  # -log softmax at the first of two
-        term = batch.mean(samples)
-        term = torch.where(local.kept["trained"], term, torch.zeros_like(term))
-        return cross_entropy + self.options.mu * term, (cross_entropy, term)
+        mean = batch.mean(samples)
+        mean = torch.where(local.state["has_previous"], mean, torch.zeros_like(mean))
+        return {**super().loss(batch, local), "contrastive_loss": Term(mean, self.options.mu)}
 
-    def keep_first(self, client: int, start: Weights, fresh: Callable[[int], Weights]) -> Tensors:
-        return {**start.tensors(), "trained": torch.zeros((), dtype=torch.bool, device=start.params.device)}
+    def first_client_state(self, client: int, sent: Weights, fresh: Callable[[int], Weights]) -> Tensors:
+        none = torch.zeros((), dtype=torch.bool, device=sent.params.device)
+        previous = {f"previous_{name}": tensor for name, tensor in sent.tensors().items()}
+        return {**super().first_client_state(client, sent, fresh), **previous, "has_previous": none}
 
-    def keep(self, local: Local) -> Tensors:
-        return {**local.weights.tensors(), "trained": torch.ones_like(local.kept["trained"])}
+    def next_client_state(self, local: Local) -> Tensors:
+        previous = {f"previous_{name}": tensor for name, tensor in local.weights.tensors().items()}
+        one = torch.ones_like(local.state["has_previous"])
+        return {**super().next_client_state(local), **previous, "has_previous": one}

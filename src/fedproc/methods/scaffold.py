@@ -13,14 +13,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedproc.methods import fedavg
-from fedproc.methods.fedavg import FedAvg, Local, Shapes, Tensors
+from fedproc.methods import method
+from fedproc.methods.fedavg import FedAvg
 from fedproc.methods.merges import effective_steps
-from fedproc.networks.flat import Weights
-from fedproc.payload import Payload
+from fedproc.methods.method import Answer, Local, Shapes, Tensors, Weights
 
 
-class Options(fedavg.Options):
+class Options(method.Options):
     uniform: bool = Field(
         False, description="the original's averages: 1/|S| for the weights and 1/m for the control variate"
     )
@@ -31,46 +30,47 @@ class Scaffold(FedAvg):
 
     name: ClassVar[str] = "scaffold"
     summary: ClassVar[str] = "control variates against client drift (Karimireddy et al. 2019)"
-    options_type: ClassVar[type[fedavg.Options]] = Options
+    options_type: ClassVar[type[method.Options]] = Options
     options: Options
 
     # the server's half
 
-    def begin(self, params: int) -> Tensors:
-        return {"control": torch.zeros(params, dtype=self.problem.dtype)}
+    def first_state(self, params: int) -> Tensors:
+        return {**super().first_state(params), "control": torch.zeros(params, dtype=self.client.dtype)}
 
-    def send(self, kept: Tensors) -> Tensors:
-        return {"control": kept["control"]}
+    def send(self, state: Tensors) -> Tensors:
+        return {**super().send(state), "control": state["control"]}
 
-    def shares(self, samples: Sequence[int]) -> list[float]:
+    def shares(self, samples: Sequence[int]) -> Sequence[float]:
         return [1 / len(samples)] * len(samples) if self.options.uniform else super().shares(samples)
 
-    def receive(self, kept: Tensors, answers: Sequence[Payload]) -> Tensors:
-        sizes = self.problem.client_sizes
-        control = kept["control"].clone()
-        for answer in answers:
-            share = 1 / len(sizes) if self.options.uniform else answer.counts["samples"] / sum(sizes)
-            control.add_(answer.tensors["control_change"], alpha=share)
-        return {**kept, "control": control}
+    def collect(self, state: Tensors, sums: Tensors, answer: Answer) -> Tensors:
+        above, sizes = super().collect(state, sums, answer), self.server.client_sizes
+        share = 1 / len(sizes) if self.options.uniform else answer.samples / sum(sizes)
+        control = sums["control"] if "control" in sums else state["control"].clone()
+        return {**above, "control": control.add_(answer.tensors["control_change"], alpha=share)}
+
+    def receive(self, state: Tensors, sums: Tensors) -> Tensors:
+        return {**super().receive(state, sums), "control": sums.get("control", state["control"])}
 
     # the client's half
 
     def correct(self, gradient: Tensor, local: Local) -> Tensor:
-        return gradient + (local.sent["control"] - local.kept["control"])
+        return super().correct(gradient, local) + (local.sent["control"] - local.state["control"])
 
     def _new_control(self, local: Local) -> Tensor:
         moved = local.start.params - local.weights.params.detach()
-        divisor = local.settings["lr"] * effective_steps(local.steps, self.problem.momentum).to(moved.dtype)
-        return local.kept["control"] - local.sent["control"] + moved / divisor.unsqueeze(-1)
+        divisor = local.settings["lr"] * effective_steps(local.steps, self.client.momentum).to(moved.dtype)
+        return local.state["control"] - local.sent["control"] + moved / divisor.unsqueeze(-1)
 
-    def returned(self, params: int, dtype: torch.dtype) -> Shapes:
-        return {"control_change": ((params,), dtype)}
+    def returns(self, params: int, dtype: torch.dtype) -> Shapes:
+        return {**super().returns(params, dtype), "control_change": ((params,), dtype)}
 
-    def answer(self, local: Local) -> Tensors:
-        return {"control_change": self._new_control(local) - local.kept["control"]}
+    def reply(self, local: Local) -> Tensors:
+        return {**super().reply(local), "control_change": self._new_control(local) - local.state["control"]}
 
-    def keep_first(self, client: int, start: Weights, fresh: Callable[[int], Weights]) -> Tensors:
-        return {"control": torch.zeros_like(start.params)}
+    def first_client_state(self, client: int, sent: Weights, fresh: Callable[[int], Weights]) -> Tensors:
+        return {**super().first_client_state(client, sent, fresh), "control": torch.zeros_like(sent.params)}
 
-    def keep(self, local: Local) -> Tensors:
-        return {"control": self._new_control(local)}
+    def next_client_state(self, local: Local) -> Tensors:
+        return {**super().next_client_state(local), "control": self._new_control(local)}

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-Kept = Mapping[str, Tensor]
-ServerStep = Callable[[Tensor, Tensor, Kept, tuple[float, float]], tuple[Tensor, Kept]]
+from fedproc.protocol.payload import Tensors
+from fedproc.protocol.server_half import ServerStep
 
 
-def replace(start: Tensor, merged: Tensor, kept: Kept, numbers: tuple[float, float]) -> tuple[Tensor, Kept]:
+class Replace:
     """The merged vector is the new model."""
-    return merged, kept
+
+    def first_state(self, params: Tensor) -> Tensors:
+        return {}
+
+    def step(
+        self, start: Tensor, merged: Tensor, state: Tensors, numbers: Mapping[str, float]
+    ) -> tuple[Tensor, Tensors]:
+        return merged, state
 
 
-def momentum(start: Tensor, merged: Tensor, kept: Kept, numbers: tuple[float, float]) -> tuple[Tensor, Kept]:
-    """FedAvgM: v <- beta v + (w^t - merged), w <- w^t - eta v."""
-    beta, eta = numbers
-    velocity = kept.get("server_velocity", torch.zeros_like(start))
-    velocity = beta * velocity + (start - merged)
-    return start - eta * velocity, {**kept, "server_velocity": velocity}
+class Momentum:
+    """FedAvgM: v <- beta v + (w^t - merged), w <- w^t - lr v."""
+
+    def first_state(self, params: Tensor) -> Tensors:
+        return {"velocity": torch.zeros_like(params)}
+
+    def step(
+        self, start: Tensor, merged: Tensor, state: Tensors, numbers: Mapping[str, float]
+    ) -> tuple[Tensor, Tensors]:
+        velocity = numbers["beta"] * state["velocity"] + (start - merged)
+        return start - numbers["lr"] * velocity, {"velocity": velocity}
 
 
-SERVER_STEPS: dict[str, ServerStep] = {"replace": replace, "momentum": momentum}
+SERVER_STEPS: dict[str, ServerStep] = {"replace": Replace(), "momentum": Momentum()}

@@ -2,43 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from pydantic import Field
 
-from fedproc.methods import fedavg
-from fedproc.methods.fedavg import FedAvg, Local, Tensors
-from fedproc.networks.flat import Weights
+from fedproc.methods import method
+from fedproc.methods.fedavg import FedAvg
+from fedproc.methods.method import TensorInfo
+from fedproc.methods.momentum import KeepsMomentum
+from fedproc.protocol.payload import Tensors
+from fedproc.protocol.task import Phase
+from fedproc.protocol.weights import Weights
 
 
-class Options(fedavg.Options):
+class Options(method.Options):
     epochs: int = Field(300, ge=1, description="epochs of each client's one optimisation, whatever --rounds is")
 
 
-class Solo(FedAvg):
-    """Own initial weights, momentum kept, no merge: rounds of E epochs until `epochs` are done.
+class Solo(KeepsMomentum, FedAvg):
+    """Own initial weights, momentum going on, nothing shared: rounds of E epochs until `epochs` are done.
 
     Accuracy is the mean over the clients' models on the global test set.
     """
 
     name: ClassVar[str] = "solo"
     summary: ClassVar[str] = "each client alone on its own data, no federation: the lower bound"
-    options_type: ClassVar[type[fedavg.Options]] = Options
-    own_models: ClassVar[bool] = True
-    keeps_momentum: ClassVar[bool] = True
+    options_type: ClassVar[type[method.Options]] = Options
+    federated: ClassVar[bool] = False
     options: Options
 
     @property
     def rounds(self) -> int:
-        return -(-self.options.epochs // self.problem.epochs)
+        return -(-self.options.epochs // self.server.epochs)
 
-    def epochs(self, t: int) -> int:
-        return min(self.problem.epochs, self.options.epochs - t * self.problem.epochs)
+    def participants(self, t: int, sampled: Sequence[int]) -> Sequence[int]:
+        return range(len(self.server.client_sizes))
 
-    def keep_first(self, client: int, start: Weights, fresh: Callable[[int], Weights]) -> Tensors:
-        own = fresh(client)
-        return {**super().keep_first(client, own, fresh), **own.tensors()}
+    def phases(self, t: int) -> tuple[Phase, ...]:
+        return (Phase(min(self.server.epochs, self.options.epochs - t * self.server.epochs)),)
 
-    def keep(self, local: Local) -> Tensors:
-        return {**super().keep(local), **local.weights.tensors()}
+    def personal(self, tensor: TensorInfo) -> bool:
+        return True
+
+    def first_client_state(self, client: int, sent: Weights, fresh: Callable[[int], Weights]) -> Tensors:
+        return {**super().first_client_state(client, sent, fresh), **fresh(client).tensors()}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,13 +19,23 @@ from torch import nn
 from fedproc import streams
 from fedproc.errors import InputError
 from fedproc.networks.batch_norm import convert
-from fedproc.networks.flat import Layout, Weights
+from fedproc.networks.flat import Layout
 from fedproc.networks.initial import initialise
 from fedproc.networks.network import EMBEDDING, Network, feature_size
 from fedproc.networks.resnet import resnet18, resnet50
 from fedproc.networks.simple_cnn import simple_cnn
 
-__all__ = ["EMBEDDING", "NETWORKS", "Layout", "Network", "NetworkSpec", "Weights", "build", "load_encoder"]
+__all__ = [
+    "EMBEDDING",
+    "NETWORKS",
+    "Layout",
+    "Network",
+    "NetworkSpec",
+    "build",
+    "encoder_file",
+    "layout_of",
+    "load_encoder",
+]
 
 NETWORKS = {
     "simple-cnn": "two 5x5 convolutions, two linear layers; 92,626 parameters with 10 classes at 32x32",
@@ -101,15 +114,39 @@ def load_encoder(network: Network, path: Path) -> None:
     network.encoder.load_state_dict(found)
 
 
+def layout_of(network: Network, spec: NetworkSpec) -> Layout:
+    """Where the network's tensors lie in its flat vectors."""
+    try:
+        return Layout.of(network, channels_last=spec.name.startswith("resnet"))
+    except ValueError as error:
+        raise InputError(f"--network {spec.name}: {error}") from error
+
+
+def encoder_file(path: str) -> Path | None:
+    """The source file of a person's own encoder, by its import path."""
+    with _working_folder_first():
+        found = importlib.util.find_spec(path.partition(":")[0])
+    return Path(found.origin) if found is not None and found.origin and Path(found.origin).is_file() else None
+
+
 def _import_encoder(path: str) -> nn.Module:
     module_name, _, attribute = path.partition(":")
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
     try:
-        made = getattr(importlib.import_module(module_name), attribute)()
+        with _working_folder_first():
+            made = getattr(importlib.import_module(module_name), attribute)()
     except Exception as error:
         raise InputError(f"--network {path}: cannot make the encoder: {error}") from error
     if not isinstance(made, nn.Module):
         raise InputError(f"--network {path}: expected an nn.Module, got {type(made).__name__}")
     return made
+
+
+@contextmanager
+def _working_folder_first() -> Iterator[None]:
+    """Modules of the working folder can be imported, as long as this lasts."""
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)

@@ -1,37 +1,20 @@
-"""A network's state as three flat vectors, which is how methods, lanes and payloads see it.
+"""Where each named tensor of a network lies in the three flat vectors of its weights.
 
-P trainable parameters, F other float values (running statistics, frozen parameters), C integer counters.
+P trainable parameters, F other float values (running statistics, frozen parameters), C integers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import torch
 from torch import Tensor, nn
 
+from fedproc.protocol.weights import Shared, Weights
+
 Entry = tuple[str, tuple[int, ...]]
-
-
-@dataclass(frozen=True)
-class Weights:
-    """params (..., P), buffers (..., F), counters (..., C)."""
-
-    params: Tensor
-    buffers: Tensor
-    counters: Tensor
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"params": self.params, "buffers": self.buffers, "counters": self.counters}
-
-    @classmethod
-    def of(cls, tensors: Mapping[str, Tensor]) -> Weights:
-        return cls(tensors["params"], tensors["buffers"], tensors["counters"])
-
-    def clone(self) -> Weights:
-        return Weights(self.params.clone(), self.buffers.clone(), self.counters.clone())
 
 
 @dataclass(frozen=True)
@@ -45,6 +28,7 @@ class Layout:
     buffers: tuple[Entry, ...]
     counters: tuple[Entry, ...]
     channels_last: bool = False
+    layers: tuple[tuple[str, str], ...] = ()  # the type of the layer that each tensor belongs to
 
     @classmethod
     def of(cls, module: nn.Module, channels_last: bool = False) -> Layout:
@@ -60,7 +44,28 @@ class Layout:
                 buffers.append((name, tuple(buffer.shape)))
             elif name in persistent and buffer.dtype == torch.int64:
                 counters.append((name, tuple(buffer.shape)))
-        return cls(tuple(params), tuple(buffers), tuple(counters), channels_last)
+            elif name in persistent:
+                raise ValueError(
+                    f"its buffer {name} is {str(buffer.dtype).removeprefix('torch.')}: expected float or int64 "
+                    "numbers, which travel with the weights; a constant can be registered with persistent=False"
+                )
+        names = [name for name, _ in (*params, *buffers, *counters)]
+        layers = tuple((name, type(module.get_submodule(name.rpartition(".")[0])).__name__) for name in names)
+        return cls(tuple(params), tuple(buffers), tuple(counters), channels_last, layers)
+
+    def shared(self, personal: Callable[[str, tuple[int, ...], str], bool]) -> Shared | None:
+        """Where the tensors lie that are not `personal`, by name, shape and layer; None where that is everywhere."""
+        layers, chosen, any_personal = dict(self.layers), [], False
+        for part in self._parts():
+            places, first = [torch.zeros(0, dtype=torch.int64)], 0
+            for name, shape in part:
+                if personal(name, shape, layers[name]):
+                    any_personal = True
+                else:
+                    places.append(torch.arange(first, first + prod(shape)))
+                first += prod(shape)
+            chosen.append(torch.cat(places))
+        return Shared(*chosen) if any_personal else None
 
     @property
     def sizes(self) -> tuple[int, int, int]:

@@ -9,18 +9,17 @@ from pathlib import Path
 
 from fedproc.errors import InputError
 from fedproc.experiment import FREE, Experiment
-from fedproc.methods import METHODS
-from fedproc.methods.fedavg import Problem
+from fedproc.methods.method import ClientProblem, ServerProblem
 from fedproc.paper.exhibits import EXHIBITS, SCALES, Given
 from fedproc.paper.published import Published
-from fedproc.runs.kept import read_run
+from fedproc.runs.saved import read_run
 
 
 def identity(config: Given, rounds: int) -> str:
     """What a run is a run of, whoever made it: its config but for machine, paths, preset, fingerprint, and what of it
     was looked at and kept.
     """
-    apart = FREE | {"preset", "seed", "fingerprint", "rounds", "keep_clients", "eval_every"}
+    apart = FREE | {"preset", "seed", "fingerprint", "rounds", "keep_clients", "eval_every", "format"}
     return json.dumps({**{k: v for k, v in config.items() if k not in apart}, "rounds": rounds}, sort_keys=True)
 
 
@@ -42,8 +41,8 @@ def published_by_setting() -> dict[str, Published]:
 
 def rounds_of(experiment: Experiment) -> int:
     """The rounds a run takes: SOLO's follow its epochs."""
-    problem = Problem(experiment.rounds, classes=2, features=2, model_seed=0, epochs=experiment.epochs)
-    return METHODS[experiment.method](experiment.options, problem).rounds
+    server = ServerProblem(experiment.rounds, experiment.epochs)
+    return experiment.method_type(experiment.options, ClientProblem(2, 2), server).rounds
 
 
 def index(folders: Sequence[Path]) -> dict[str, list[Path]]:

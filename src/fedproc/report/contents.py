@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from fedproc import __version__
-from fedproc.comparison import curves
+from fedproc.comparison.compare import curves
 from fedproc.errors import InputError
+from fedproc.figures.curves import draw_curves
+from fedproc.figures.style import lines
 from fedproc.paper.exhibits import EXHIBITS, REFERENCE
-from fedproc.report.curves import draw_curves
 from fedproc.report.gather import Exhibited, Gathered, Group, gather, many
 from fedproc.report.heatmaps import draw_classes, draw_confusions, draw_holdings
 from fedproc.report.page import Page
-from fedproc.report.style import lines
 from fedproc.report.summary import accuracies, differences, differences_by_column
 from fedproc.report.tables import Grid, Number, Shown, Table
 from fedproc.report.times import PARTS, draw_times
-from fedproc.runs.kept import Kept
-from fedproc.runs.place import expect_folder
+from fedproc.runs.lock import expect_folder
+from fedproc.runs.saved import SavedRun
 from fedproc.statistics import Paired
 
 MOST_CLASSES = 40  # of a confusion matrix that can be looked at
@@ -138,12 +138,12 @@ def _ends(rows: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> str:
     return f"Ended earlier: {', '.join(early)}." if early else ""
 
 
-def _first(group: Group, fits: Callable[[Kept], bool] = lambda run: True) -> dict[str, Kept]:
+def _first(group: Group, fits: Callable[[SavedRun], bool] = lambda run: True) -> dict[str, SavedRun]:
     """The first finished run of each row that fits."""
-    found: dict[str, Kept] = {}
+    found: dict[str, SavedRun] = {}
     for row in group.comparison.rows:
         for run in row.runs:
-            if isinstance(run, Kept) and fits(run):
+            if isinstance(run, SavedRun) and fits(run):
                 found.setdefault(row.label, run)
     return found
 
@@ -177,7 +177,7 @@ def _classes(page: Page, name: str, group: Group) -> list[str]:
     return parts
 
 
-def _class_accuracy(run: Kept) -> list[float]:
+def _class_accuracy(run: SavedRun) -> list[float]:
     names = ("class_accuracy", "val_class_accuracy")
     last: dict[str, Any] = next((r for r in reversed(run.metrics) if any(name in r for name in names)), {})
     values: list[float | None] = last.get("class_accuracy", last.get("val_class_accuracy", []))
@@ -247,7 +247,7 @@ def _runs(page: Page, gathered: Gathered) -> list[str]:
     )
 
 
-def _origin(runs: Sequence[Kept]) -> list[str]:
+def _origin(runs: Sequence[SavedRun]) -> list[str]:
     """Every command once, and every machine with its versions."""
     commands: dict[str, None] = {}
     machines: dict[str, None] = {}

@@ -9,20 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedproc.comparison import BESIDE, Comparison, Row, usual_reference
+from fedproc.comparison.compare import MAY_DIFFER, Comparison, Row, usual_reference
 from fedproc.data import SOURCES
 from fedproc.errors import InputError
 from fedproc.experiment import FREE, Experiment
 from fedproc.methods import METHODS
+from fedproc.methods.method import Method
 from fedproc.paper.exhibits import EXHIBITS, SCALES
 from fedproc.paper.identity import published_by_setting, setting_of
 from fedproc.paper.published import Published
-from fedproc.runs.kept import Kept, read_object, read_run
+from fedproc.runs.saved import SavedRun, read_run
+from fedproc.runs.schema import read_json
 
 Record = dict[str, Any]
-APART = FREE | BESIDE | {"preset", "seed"}
+NOT_COMPARED = FREE | MAY_DIFFER | {"preset", "seed", "format"}
 FOLLOWING = {"augment", "normalize_z"}  # whose default follows the data set or the learning rate
-TOLD = ("data", "clients", "partition", "beta", "sample", "rounds", "epochs", "lr", "network", "fingerprint")
+IN_TITLE = ("data", "clients", "partition", "beta", "sample", "rounds", "epochs", "lr", "network", "fingerprint")
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,8 @@ class Group:
     """Runs that are compared: of one setting, or those of one `fedproc compare`."""
 
     title: str
-    runs: list[Kept]
-    under_way: dict[str, list[Kept]]  # by label
+    runs: list[SavedRun]
+    under_way: dict[str, list[SavedRun]]  # by label
     comparison: Comparison
     published: dict[str, Published]
 
@@ -62,13 +64,13 @@ class Gathered:
 
     groups: list[Group]
     exhibits: list[Exhibited]
-    runs: list[Kept]
+    runs: list[SavedRun]
     copies: dict[Path, Path]
 
 
 def gather(folders: Sequence[Path], reference: str | None = None) -> Gathered:
     """All runs and exhibits at or below these folders, each once; and the runs that the exhibits are made of."""
-    homes: dict[Path, Kept] = {}
+    homes: dict[Path, SavedRun] = {}
     exhibits: dict[Path, Exhibited] = {}
     compared: dict[Path, Record] = {}
     for folder in folders:
@@ -78,7 +80,7 @@ def gather(folders: Sequence[Path], reference: str | None = None) -> Gathered:
         for path in sorted(folder.rglob("exhibit.json")):
             exhibits.setdefault(path.parent.resolve(), Exhibited(path.parent, _exhibit(path)))
         for path in sorted(folder.rglob("comparison.json")):
-            compared.setdefault(path.parent.resolve(), read_object(path) or {})
+            compared.setdefault(path.parent.resolve(), read_json(path) or {})
         for path in sorted(folder.rglob("config.json")):
             _take(homes, path.parent)
         for path in sorted(folder.rglob("metrics.jsonl")):
@@ -97,48 +99,48 @@ def gather(folders: Sequence[Path], reference: str | None = None) -> Gathered:
     return Gathered(groups, shown, list(homes.values()), copies)
 
 
-def _take(homes: dict[Path, Kept], folder: Path) -> None:
+def _take(homes: dict[Path, SavedRun], folder: Path) -> None:
     whole = folder.resolve()
     way_out = f"move {folder} away to have the page without it"
     if whole not in homes and (found := read_run(folder, way_out)) is not None:
         homes[whole] = found
 
 
-def _mergeless(run: Kept) -> bool:
+def _mergeless(run: SavedRun) -> bool:
     """Whether its rounds follow epochs of its own, as SOLO's do."""
-    return run.method in METHODS and METHODS[run.method].own_models
+    return run.method in METHODS and METHODS[run.method].rounds is not Method.rounds
 
 
 def _exhibit(path: Path) -> Record:
-    content = read_object(path) or {}
+    content = read_json(path) or {}
     if content.get("exhibit") not in EXHIBITS or content.get("scale") not in SCALES or "cells" not in content:
         raise InputError(f"{path}: expected what `fedproc paper` writes, got something else")
     return content
 
 
-Labelled = dict[str, list[Kept]]
+Labelled = dict[str, list[SavedRun]]
 
 
 def _groups(
-    homes: dict[Path, Kept], compared: dict[Path, Record], reference: str | None
+    homes: dict[Path, SavedRun], compared: dict[Path, Record], reference: str | None
 ) -> tuple[list[Group], dict[Path, Path]]:
     """Comparisons as they were asked for; the rest by setting, copies left out."""
     found: list[tuple[str, Labelled, str | None]] = []  # with the reference that was asked for
     left = dict(homes)
     for folder, content in compared.items():
-        told = content.get("rows")
+        listed = content.get("rows")
         others = sorted({home.parent.name for home in left if home.parent.parent == folder})  # of earlier commands
-        labels = dict.fromkeys([*(told if isinstance(told, dict) else {}), *others])
+        labels = dict.fromkeys([*(listed if isinstance(listed, dict) else {}), *others])
         mine = {label: [left.pop(home) for home in list(left) if home.parent == folder / label] for label in labels}
         if any(mine.values()):
             rows = {name: same for label, runs in mine.items() for name, same in _unmixed(label, runs).items()}
             found.append((_name(folder), rows, content.get("reference")))
-    settings: dict[str, list[Kept]] = {}
+    settings: dict[str, list[SavedRun]] = {}
     copies: dict[Path, Path] = {}
     seen: dict[str, Path] = {}
     split = _split_by_seed([*left.values()])
 
-    def key(run: Kept, rounds: bool) -> str:
+    def key(run: SavedRun, rounds: bool) -> str:
         return _key(run, rounds, fingerprint=_key(run, False, False) not in split)
 
     for run in sorted(left.values(), key=lambda run: not run.result):  # a finished one is nobody's copy
@@ -166,7 +168,7 @@ def _groups(
     return groups, copies
 
 
-def _unmixed(label: str, runs: Sequence[Kept]) -> Labelled:
+def _unmixed(label: str, runs: Sequence[SavedRun]) -> Labelled:
     """A comparison's row; where its runs differ in more than the seed, one for each setting."""
     settings: dict[str, Record] = {}
     for run in runs:
@@ -185,7 +187,7 @@ def _vary(records: Iterable[Record], name: str) -> bool:
     return len({json.dumps(each.get(name)) for each in records}) > 1
 
 
-def _row_key(run: Kept) -> str:
+def _row_key(run: SavedRun) -> str:
     return json.dumps([_key(run, True, False), run.variant])
 
 
@@ -194,16 +196,18 @@ def _name(folder: Path) -> str:
     return folder.parent.name if folder.name == "runs" else folder.name
 
 
-def _fields(run: Kept) -> Record:
-    return {name: value for name, value in run.config.items() if name not in APART and not isinstance(value, dict)}
+def _fields(run: SavedRun) -> Record:
+    return {
+        name: value for name, value in run.config.items() if name not in NOT_COMPARED and not isinstance(value, dict)
+    }
 
 
-def _key(run: Kept, rounds: bool, fingerprint: bool) -> str:
+def _key(run: SavedRun, rounds: bool, fingerprint: bool) -> str:
     apart = {name for name, kept in (("rounds", rounds), ("fingerprint", fingerprint)) if not kept}
     return json.dumps({n: v for n, v in _fields(run).items() if n not in apart}, sort_keys=True)
 
 
-def _split_by_seed(runs: Sequence[Kept]) -> set[str]:
+def _split_by_seed(runs: Sequence[SavedRun]) -> set[str]:
     """Settings whose data are others with each data seed and the same with the same: a person's own images, of which
     the seed chooses the test images.
     """
@@ -217,7 +221,7 @@ def _split_by_seed(runs: Sequence[Kept]) -> set[str]:
     }
 
 
-def _titles(groups: Sequence[Sequence[Kept]]) -> list[str]:
+def _titles(groups: Sequence[Sequence[SavedRun]]) -> list[str]:
     """What each setting is, and in what else it differs from others and from the default; a comparison may have varied
     some of it.
     """
@@ -225,7 +229,7 @@ def _titles(groups: Sequence[Sequence[Kept]]) -> list[str]:
     for runs in groups:
         first, *others = [_fields(run) for run in runs if not _mergeless(run)] or [_fields(runs[0])]
         common.append({n: v for n, v in first.items() if all(f.get(n) == v for f in others)})
-    names = {n for f in common for n in f if n not in TOLD}
+    names = {n for f in common for n in f if n not in IN_TITLE}
     differing = sorted(n for n in names if len({json.dumps(f.get(n)) for f in common if n in f}) > 1)
     usual = {n: field.default for n, field in Experiment.model_fields.items() if n not in FOLLOWING}
     more = [{n: f[n] for n in differing if n in f and (n not in usual or f[n] != usual[n])} for f in common]
@@ -270,7 +274,7 @@ def _group(title: str, rows: Labelled, reference: str | None) -> Group:
     return Group(title, everyone, under_way, Comparison(made, None, against), published)
 
 
-def _labelled(runs: Sequence[Kept]) -> Labelled:
+def _labelled(runs: Sequence[SavedRun]) -> Labelled:
     """The method's name; where a method came in several variants, with the options in which they differ."""
     variants: dict[str, dict[str, Record]] = {}
     for run in runs:
@@ -282,8 +286,8 @@ def _labelled(runs: Sequence[Kept]) -> Labelled:
         differing = [name for name in own if _vary(mine, name)]
         if len(mine) > 1 and not differing:
             differing = ["plugin"]
-        told = {name: own.get(name, str(run.config.get("plugin"))[:8]) for name in differing}
-        words = [f"{name} {value}" for name, value in told.items() if value is not None]
+        shown = {name: own.get(name, str(run.plugin)[:8]) for name in differing}
+        words = [f"{name} {value}" for name, value in shown.items() if value is not None]
         rows.setdefault(" ".join([run.method, *words]), []).append(run)
     known = list(METHODS)
     order = sorted(rows, key=lambda label: (known.index(m) if (m := rows[label][0].method) in known else 99, label))

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 
-from fedproc.report.style import Picture, picture, plain
+from fedproc.figures.style import Picture, picture, plain
 
 MOST_NUMBERS = 400  # cells in which a number can still be read
 MOST_NAMES = 40

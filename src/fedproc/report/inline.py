@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-from fedproc.report.style import SVG
+from fedproc.figures.style import SVG
 
 LINK = "{http://www.w3.org/1999/xlink}href"
 LARGEST, SMALLEST = 1.4, 0.8  # how far a figure is blown up on a wide page, and shrunk on a narrow one

@@ -13,10 +13,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from fedproc.errors import InputError
+from fedproc.figures.style import Line, Picture
+from fedproc.files import write_file
 from fedproc.report.inline import inline
-from fedproc.report.style import Line, Picture
 from fedproc.report.tables import Table
-from fedproc.runs.atomic import write_file
 
 OURS = re.compile(r"(setting-\d+|full|small|tiny|runs)\b.*\.(csv|md|tex|png|svg)$")
 DASHES = {"-": "none", "--": "6 3", ":": "2 3", "-.": "6 3 2 3"}

@@ -8,8 +8,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from fedproc.report.curves import BAND, ENOUGH, Runs, draw_line, dress
-from fedproc.report.style import Picture, legend, lines, picture, plain
+from fedproc.figures.curves import BAND, ENOUGH, Runs, draw_line, dress
+from fedproc.figures.style import Picture, legend, lines, picture, plain
 from fedproc.report.tables import Number
 from fedproc.statistics import half_interval
 

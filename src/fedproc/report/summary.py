@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fedproc.comparison import Comparison
+from fedproc.comparison.compare import Comparison
 from fedproc.paper.published import Published
 from fedproc.report.tables import Number, Shown, Table
 from fedproc.statistics import Paired
@@ -24,7 +24,7 @@ KINDS = {
     "prototype, last 10": "last10_prototype_accuracy",
 }
 
-TOLD = ("difference", "95 % interval", "p", "seen from", "verdict")
+HEADS = ("difference", "95 % interval", "p", "detectable", "verdict")
 
 
 def accuracies(
@@ -35,9 +35,11 @@ def accuracies(
     numbers = {**NUMBERS, **(MORE if everything else {})}
     rows = []
     for row in comparison.rows:
-        diverged = f" ({len(row.diverged)} diverged)" if row.diverged else ""
-        more = {"diverged": float(len(row.diverged))} if any(each.diverged for each in comparison.rows) else {}
-        cells = [Shown(row.label), Shown(f"{len(row.runs)}{diverged}", len(row.runs), more)]
+        ended = {"diverged": row.diverged, "failed": row.failed}
+        words = "".join(f" ({len(seeds)} {how})" for how, seeds in ended.items() if seeds)
+        some = {how for how in ended if any(getattr(each, how) for each in comparison.rows)}
+        more = {how: float(len(seeds)) for how, seeds in ended.items() if how in some}
+        cells = [Shown(row.label), Shown(f"{len(row.runs)}{words}", len(row.runs), more)]
         cells += [_spread(words, row.spread(prefix + name), 100.0) for words, name in numbers.items()]
         if published:
             theirs = published.get(row.label)
@@ -62,7 +64,7 @@ def differences(comparison: Comparison) -> Table:
                 continue
             rows.append([Shown(row.label if words == "final" else ""), Shown(words), *_told(by_label[row.label])])
     title = _about(comparison.reference, list(found["final"].values()))
-    return Table(title, ["", "accuracy", *TOLD], rows, named={"difference": f"difference to {comparison.reference}"})
+    return Table(title, ["", "accuracy", *HEADS], rows, named={"difference": f"difference to {comparison.reference}"})
 
 
 def differences_by_column(found: Mapping[str, Mapping[str, Paired]], reference: str) -> Table:
@@ -70,7 +72,7 @@ def differences_by_column(found: Mapping[str, Mapping[str, Paired]], reference: 
     rows = [[Shown(row), Shown(column), *_told(one)] for column, by_row in found.items() for row, one in by_row.items()]
     everything = [one for by_row in found.values() for one in by_row.values()]
     title = _about(reference, everything, " within a column")
-    return Table(title, ["", "column", *TOLD], rows, named={"difference": f"difference to {reference}"})
+    return Table(title, ["", "column", *HEADS], rows, named={"difference": f"difference to {reference}"})
 
 
 def _about(reference: str, found: Sequence[Paired], where: str = "") -> str:
@@ -83,7 +85,7 @@ def _about(reference: str, found: Sequence[Paired], where: str = "") -> str:
 
 
 def _told(one: Paired) -> list[Shown]:
-    """A difference under `TOLD`."""
+    """A difference under `HEADS`."""
     return [
         Shown(f"{100 * one.difference:+.2f}", 100 * one.difference),
         Shown(

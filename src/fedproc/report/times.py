@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedproc.report.style import Picture, colour, picture, plain
+from fedproc.figures.style import Picture, colour, picture, plain
 
 PARTS = ("train", "prototypes", "merge", "evaluation")
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -21,16 +22,30 @@ from safetensors.numpy import load
 from safetensors.numpy import save as packed
 from torch import Tensor
 
-from fedproc.errors import RunError
-from fedproc.runs.atomic import naming, sweep, write_folder
+from fedproc.errors import InputError, RunError
+from fedproc.files import naming, sweep, write_file, write_folder
+from fedproc.runs.schema import CheckpointFile, CheckpointValues, checked, read_json
 
-SCHEMA = 1
+SCHEMA = 2
 SHARD = 15_000_000
 DTYPES = {str(d).removeprefix("torch."): d for d in (torch.float32, torch.float64, torch.int64, torch.bool)}
 
 
 class Damaged(RunError):
     """A checkpoint whose bytes are not those that were written."""
+
+
+class OtherFormat(RunError):
+    """A checkpoint of another version of the format."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint held, and what was wrong with newer ones."""
+
+    tensors: dict[str, Tensor]
+    values: CheckpointValues
+    complaints: list[str]
 
 
 def save(folder: Path, round_number: int, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
@@ -73,8 +88,8 @@ def paths(folder: Path) -> list[Path]:
     return _newest_first(folder) if folder.is_dir() else []
 
 
-def load_newest(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[str]] | None:
-    """Tensors and values of the newest whole checkpoint, and what was wrong with newer ones; None if there are none."""
+def load_newest(folder: Path, up_to: int) -> Checkpoint | None:
+    """The newest whole checkpoint of round `up_to` or before; None if there are none."""
     if not folder.is_dir():
         return None
     sweep(folder)
@@ -82,46 +97,69 @@ def load_newest(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any], list[s
     damaged: list[Path] = []
     for path in _newest_first(folder):
         try:
-            found = _load(path)
+            tensors, values = _load(path)
         except Damaged as damage:
             complaints.append(str(damage))
             damaged.append(path)
             continue
+        if values.round > up_to:
+            continue
         for useless in damaged:
             shutil.rmtree(useless)
-        return *found, complaints
+        return Checkpoint(tensors, values, complaints)
     if complaints:
         raise RunError(f"{'; '.join(complaints)}; no whole checkpoint is left, --fresh starts over")
     return None
+
+
+def confirm(folder: Path, round_number: int, lines: Mapping[str, Sequence[str]]) -> None:
+    """Let the checkpoint of a round, if it is there, accept these checksums of lines as well."""
+    path = folder / f"round-{round_number:06d}" / "checkpoint.json"
+    index = read_json(path)
+    if index is None:
+        return
+    held = index["values"]["lines"]
+    index["values"]["lines"] = {
+        name: sorted({*held.get(name, []), *lines.get(name, [])}) for name in sorted({*held, *lines})
+    }
+    del index["checksum"]
+    index["checksum"] = _checksum(index)
+    write_file(path, lambda temporary: temporary.write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8"))
 
 
 def _newest_first(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*"), reverse=True)
 
 
-def _load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _load(path: Path) -> tuple[dict[str, Tensor], CheckpointValues]:
     try:
-        index = json.loads((path / "checkpoint.json").read_text(encoding="utf-8"))
-        if index["schema"] != SCHEMA:
-            raise Damaged(f"{path}: written with schema {index['schema']}, this version reads {SCHEMA}")
+        index = read_json(path / "checkpoint.json") or {}
+        if (version := index.get("schema")) != SCHEMA and isinstance(version, int):
+            raise OtherFormat(
+                f"{path}: written by another version of fedproc (format {version}, this one has {SCHEMA}), which this "
+                "one cannot continue; its results can be read, --fresh starts over"
+            )
+        whole = checked(path / "checkpoint.json", index, CheckpointFile)
         if index.pop("checksum") != _checksum(index):
             raise Damaged(f"{path / 'checkpoint.json'}: wrong checksum")
         buffer = bytearray()
-        for name, digest in index["shards"].items():
+        for name, digest in whole.shards.items():
             content = (path / name).read_bytes()
             if hashlib.sha256(content).hexdigest() != digest:
                 raise Damaged(f"{path / name}: wrong checksum")
             buffer += load(content)["bytes"].tobytes()
         tensors = {}
-        for name, place in index["tensors"].items():
-            dtype, shape = DTYPES[place["dtype"]], place["shape"]
+        for name, place in whole.tensors.items():
+            dtype, shape = DTYPES[place.dtype], place.shape
             if prod(shape) == 0:
                 tensors[name] = torch.zeros(shape, dtype=dtype)
             else:
-                flat = torch.frombuffer(buffer, dtype=dtype, count=prod(shape), offset=place["offset"])
+                flat = torch.frombuffer(buffer, dtype=dtype, count=prod(shape), offset=place.offset)
                 tensors[name] = flat.view(shape).clone()
-        return tensors, index["values"]
-    except Damaged:
+        return tensors, whole.values
+    except (Damaged, OtherFormat):
         raise
+    except InputError as error:
+        raise Damaged(str(error)) from error
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise Damaged(f"{path}: cannot be read ({type(error).__name__}: {error})") from error

@@ -3,7 +3,7 @@
 config.json         every resolved value, and the fingerprint of the data
 environment.json    versions, device, how the work was laid out
 partition.json      how many samples of each class each client holds
-metrics.jsonl       one line a round
+metrics.jsonl       one line per round, each with a checksum of itself and of all before it
 checkpoint/         the last two while running, the final one after
 model.safetensors   the trained network, prototypes, class names, normalisation
 result.json         the headline numbers; its presence means the run is over
@@ -12,7 +12,6 @@ result.json         the headline numbers; its presence means the run is over
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -24,11 +23,13 @@ from torch import Tensor
 
 from fedproc.errors import InputError
 from fedproc.experiment import FREE, IMPLIED, flag
-from fedproc.runs import checkpoint
-from fedproc.runs.atomic import TEMPORARY, naming, sweep, write_file, write_json
-from fedproc.runs.kept import OURS, read_lines, read_object, read_result
-from fedproc.runs.place import Lock, expect_folder
-from fedproc.runs.result import without_evaluation
+from fedproc.files import TEMPORARY, naming, sweep, write_file, write_json
+from fedproc.runs import checkpoint, lines
+from fedproc.runs.checkpoint import Checkpoint
+from fedproc.runs.lock import Lock, expect_folder
+from fedproc.runs.result import evaluated, without_evaluation
+from fedproc.runs.saved import OURS, completed, read_result
+from fedproc.runs.schema import FORMAT, ConfigFile, ConfusionLine, EnvironmentFile, MetricsLine, Schema, read, read_json
 
 FILES = (
     "config.json",
@@ -45,6 +46,7 @@ FILES = (
     "result.json",
     "checkpoint",
 )
+LINES: dict[str, type[Schema]] = {"metrics.jsonl": MetricsLine, "confusion.jsonl": ConfusionLine}
 Record = dict[str, Any]
 
 
@@ -56,6 +58,7 @@ class RunFolder:
         self.path = path
         self._made = not path.exists()
         self._lock = Lock(path)
+        self._checksums: dict[str, str] = {}  # of the last line of each file of lines
         try:
             with naming(path):
                 names = sorted(e.name for e in path.iterdir() if not e.name.startswith(TEMPORARY + "config.json"))
@@ -77,7 +80,8 @@ class RunFolder:
         read, beside a run's metrics, is a damaged run's.
         """
         try:
-            config = self._read("config.json") or {}
+            with self._way_out():
+                config = read_json(self._file("config.json")) or {}
         except InputError:
             if self._file("metrics.jsonl").exists():
                 raise
@@ -104,35 +108,50 @@ class RunFolder:
 
         `fixed_rounds` says why another number of rounds cannot continue the run, if it cannot.
         """
-        known = self._read("config.json")
+        known = self._known()
         self.result()
         self.confusions()
+        self.environment()
         if known is None:
             return
+        begun = bool(self.metrics())
         for path, old, new in differences(known, config):
-            if path == "rounds":
+            if path == "rounds" or (path == "plugin_sha256" and not begun):
                 continue
-            if path == "plugin":
+            if path == "plugin_sha256":
                 raise InputError(f"--plugin: the file has changed since the run in {self.path}; --fresh starts over")
+            if path == "network_sha256":
+                changed = f"its file has changed since the run in {self.path}"
+                raise InputError(f"--network {config['network']}: {changed}; --fresh starts over")
             if path == "fingerprint":
                 raise InputError(f"--data {config['data']}: not the data that the run in {self.path} was trained on")
             raise InputError(
                 f"{flag(path)} {_shown(new)}: the run in {self.path} has {_shown(old)}; "
                 "take that, another --out, or --fresh to start over"
             )
-        if not isinstance(rounds := known.get("rounds"), int):
-            with self._way_out():
-                raise InputError(f"{self._file('config.json')}: rounds {_shown(rounds)}: expected a whole number")
-        if rounds != config["rounds"]:
-            self._check_rounds(rounds, int(config["rounds"]), fixed_rounds)
+        if known["rounds"] != config["rounds"]:
+            self._check_rounds(known["rounds"], int(config["rounds"]), fixed_rounds)
+
+    def _known(self) -> Record | None:
+        """The config that is here, as this version would write it."""
+        with self._way_out():
+            found = read_json(self._file("config.json"))
+            if found is None:
+                return None
+            read(self._file("config.json"), ConfigFile)
+            return completed(found)
 
     def settle(self, config: Record) -> None:
         """Write config.json; a run that was checked and is to have another number of rounds is reopened for it."""
-        known = self._read("config.json")
+        known = self._known()
+        if known is not None and known.get("plugin_sha256") != config.get("plugin_sha256"):
+            self._clear()  # nothing was trained yet with the file as it was
+            known = None
         if known is not None and known["rounds"] != config["rounds"]:
             self._reopen(int(known["rounds"]), int(config["eval_every"]))
         if known is None or (known != config and self.result() is None):
-            write_json(self._file("config.json"), config)
+            self._lock.check()
+            write_json(self._file("config.json"), {"format": FORMAT, **config})
 
     def _check_rounds(self, old: int, new: int, reason: str | None) -> None:
         if reason is not None:
@@ -147,16 +166,21 @@ class RunFolder:
     def _reopen(self, old: int, eval_every: int) -> None:
         """The old last round was evaluated, and its clients' models kept, only because it was the last."""
         if self.result() is not None and old % eval_every:
+            self._lock.check()
             records = [without_evaluation(r) if r["round"] == old else r for r in self.metrics()]
-            self._rewrite("metrics.jsonl", records)
-            self._rewrite("confusion.jsonl", [r for r in self.confusions() if r["round"] != old])
-        self._file("result.json").unlink(missing_ok=True)
+            confusions = [r for r in self.confusions() if r["round"] != old]
+            new = {"metrics.jsonl": records, "confusion.jsonl": confusions}
+            accepted = {name: [lines.checksum_of(each)] for name, each in new.items()}
+            checkpoint.confirm(self._file("checkpoint"), old, accepted)
+            for name, each in new.items():
+                lines.rewrite(self._file(name), each)
+        self.forget_result()
         shutil.rmtree(self._file("models"), ignore_errors=True)
         self._file("model.onnx").unlink(missing_ok=True)
 
-    def _read(self, name: str) -> Record | None:
-        with self._way_out():
-            return read_object(self._file(name))
+    def forget_result(self) -> None:
+        """The run is not over after all."""
+        self._file("result.json").unlink(missing_ok=True)
 
     @contextmanager
     def _way_out(self) -> Iterator[None]:
@@ -166,8 +190,9 @@ class RunFolder:
         except InputError as error:
             raise InputError(f"{error}; remove {self.path} to have this run made again") from error
 
-    def environment(self) -> Record | None:
-        return self._read("environment.json")
+    def environment(self) -> EnvironmentFile | None:
+        with self._way_out():
+            return read(self._file("environment.json"), EnvironmentFile)
 
     def write_environment(self, environment: Record) -> None:
         write_json(self._file("environment.json"), environment)
@@ -178,10 +203,10 @@ class RunFolder:
     def write_partition(
         self, class_names: Sequence[str], counts: Sequence[Sequence[int]], client_names: Sequence[str] = ()
     ) -> None:
-        """One line a client; their names, where each has one."""
+        """One line per client; their names, where each has one."""
         lines = ",\n    ".join(json.dumps(list(row)) for row in counts)
         names = {"class_names": class_names, "client_names": client_names if len(client_names) == len(counts) else []}
-        heads = "".join(f'  "{name}": {json.dumps(list(told))},\n' for name, told in names.items() if told)
+        heads = "".join(f'  "{name}": {json.dumps(list(each))},\n' for name, each in names.items() if each)
         text = f'{{\n{heads}  "counts": [\n    {lines}\n  ]\n}}\n'
         write_file(self._file("partition.json"), lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
@@ -190,36 +215,40 @@ class RunFolder:
             return read_result(self.path, self.metrics())
 
     def write_result(self, result: Record) -> None:
-        write_json(self._file("result.json"), result)
+        self._lock.check()
+        write_json(self._file("result.json"), {**result, "metrics_checksum": self._last("metrics.jsonl")})
 
     def metrics(self) -> list[Record]:
-        """One record a round."""
+        """One record per round."""
         return self._lines("metrics.jsonl")
 
     def confusions(self) -> list[Record]:
-        """One confusion matrix (true, predicted) an evaluated round."""
+        """One confusion matrix (true, predicted) per evaluated round."""
         return self._lines("confusion.jsonl")
 
     def _lines(self, name: str) -> list[Record]:
         """The records of all whole lines; a line cut off by a kill is not one."""
         with self._way_out():
-            return read_lines(self._file(name))
+            return lines.read_lines(self._file(name), LINES[name])
+
+    def _last(self, name: str) -> str:
+        """The checksum of the last line."""
+        if name not in self._checksums:
+            with self._way_out():
+                self._checksums[name] = lines.last_checksum(self._file(name), LINES[name])
+        return self._checksums[name]
 
     def append_metrics(self, record: Record, confusion: Record | None) -> None:
-        if confusion is not None:
-            self._append("confusion.jsonl", confusion)
-        self._append("metrics.jsonl", record)
-
-    def _append(self, name: str, record: Record) -> None:
-        path = self._file(name)
-        with naming(path), path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record, allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        self._lock.check()
+        for name, line in (("confusion.jsonl", confusion), ("metrics.jsonl", record)):
+            if line is not None:
+                self._checksums[name] = lines.append_line(self._file(name), line, self._last(name))
 
     def save_checkpoint(self, round_number: int, tensors: Mapping[str, Tensor], values: Record) -> list[Path]:
         """Write one and keep the last two; returns those that are there."""
-        checkpoint.save(self._file("checkpoint"), round_number, tensors, values)
+        self._lock.check()
+        confirmed = {name: [self._last(name)] for name in LINES}
+        checkpoint.save(self._file("checkpoint"), round_number, tensors, {**values, "lines": confirmed})
         checkpoint.keep_last(self._file("checkpoint"), 2)
         return checkpoint.paths(self._file("checkpoint"))
 
@@ -228,30 +257,29 @@ class RunFolder:
         checkpoint.keep_last(self._file("checkpoint"), 1)
         return checkpoint.paths(self._file("checkpoint"))
 
-    def resume(self) -> tuple[dict[str, Tensor], Record, list[str]] | None:
-        """The newest whole checkpoint, with metrics.jsonl cut back to its round."""
-        found = checkpoint.load_newest(self._file("checkpoint"))
-        done = int(found[1]["round"]) if found else 0
-        if self._cut("metrics.jsonl", done) != done:
-            with self._way_out():
-                raise InputError(f"{self._file('metrics.jsonl')}: fewer than the {done} rounds done")
-        self._cut("confusion.jsonl", done)
+    def resume(self, rounds: int) -> Checkpoint | None:
+        """The newest whole checkpoint, with the lines cut back to its round. The last of `rounds` is evaluated: where
+        it was passed without that, it is done again.
+        """
+        done = [record for record in self.metrics() if record["round"] == rounds]
+        up_to = rounds - 1 if done and not evaluated(done[0]) else rounds
+        found = checkpoint.load_newest(self._file("checkpoint"), up_to)
+        at = found.values.round if found else 0
+        for name in LINES:
+            records = [record for record in self._lines(name) if record["round"] <= at]
+            if name == "metrics.jsonl" and len(records) != at:
+                with self._way_out():
+                    raise InputError(f"{self._file(name)}: fewer than the {at} rounds done")
+            confirmed = found.values.lines.get(name, []) if found else [""]
+            if lines.checksum_of(records) not in confirmed:
+                with self._way_out():
+                    raise InputError(f"{self._file(name)}: not the lines that the checkpoint of round {at} confirms")
+            self._checksums[name] = lines.rewrite(self._file(name), records)
         return found
-
-    def _cut(self, name: str, done: int) -> int:
-        """Drop the lines of later rounds; returns how many are left."""
-        records = [record for record in self._lines(name) if record["round"] <= done]
-        self._rewrite(name, records)
-        return len(records)
-
-    def _rewrite(self, name: str, records: list[Record]) -> None:
-        text = "".join(json.dumps(record, allow_nan=False) + "\n" for record in records)
-        path = self._file(name)
-        if path.exists() and path.read_text(encoding="utf-8") != text:
-            write_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
     def write_model(self, name: str, tensors: Mapping[str, Tensor], description: Record) -> None:
         """One metadata key only: safetensors orders several differently in each process."""
+        self._lock.check()
         ready = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
         content = save(ready, metadata={"fedproc": json.dumps(description)})
         path = self._file(name)
@@ -271,7 +299,7 @@ def differences(old: Record, new: Record, prefix: str = "") -> list[tuple[str, A
     found = []
     for name in sorted(set(old) | set(new), key=lambda name: (name != "method", name)):
         before, after = old.get(name), new.get(name)
-        if not prefix and (name in FREE or name in IMPLIED):
+        if not prefix and (name in FREE or name in IMPLIED or name == "format"):
             continue
         if isinstance(before, dict) and isinstance(after, dict):
             found += differences(before, after, f"{prefix}{name}.")

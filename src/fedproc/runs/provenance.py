@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import torch
 
 from fedproc import __version__
 
+SOURCES = (".py", ".c", ".css", ".js")
 PACKAGES = ("torch", "numpy", "pillow", "pydantic", "safetensors")
 
 
@@ -35,7 +38,21 @@ def environment(device: torch.device, executor: str, lanes: int, threads: int, p
         "python": platform.python_version(),
         "packages": {"fedproc": __version__, **{package: _version(package) for package in PACKAGES}},
         "commit": _commit(),
+        "source_sha256": source_hash(),
     }
+
+
+@lru_cache(maxsize=1)
+def source_hash() -> str:
+    """The SHA-256 over all source files of the package, by name and content: it tells one state of a tree from another,
+    committed or not.
+    """
+    here, digest = Path(__file__).resolve().parent.parent, hashlib.sha256()
+    for path in sorted(here.rglob("*")):
+        if path.suffix in SOURCES:
+            digest.update(f"{path.relative_to(here).as_posix()}\0".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _version(package: str) -> str | None:

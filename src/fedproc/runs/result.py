@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+from fedproc.runs.schema import EndedResult, FinishedResult, Schema, ValidatedResult, checked
 
 Record = dict[str, Any]
 LAST = 10
@@ -49,28 +52,25 @@ def summarise(records: Sequence[Record], held_out: str, target: float | None = N
     }
 
 
-NUMBERS = ("final_accuracy", "best_accuracy", "last10_accuracy", "final_prototype_accuracy")
-
-
-def complaint(result: Record, records: Sequence[Record]) -> str | None:
+def complaint(path: Path, result: Record, records: Sequence[Record]) -> str | None:
     """What a result.json lacks to be the end of these records, if anything."""
-    status = result.get("status")
-    if status == "diverged":
+    if result["status"] != "finished":
+        checked(path, result, EndedResult)
         return None
-    if status != "finished":
-        return f"status {status}: expected finished or diverged"
-    prefix = "val_" if "val_final_accuracy" in result else ""
-    for name in (*(prefix + number for number in NUMBERS), "rounds", "seconds"):
-        value = result.get(name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            return f"{name} {value}: expected a number"
+    kind: type[Schema] = ValidatedResult if "val_final_accuracy" in result else FinishedResult
+    checked(path, result, kind)
     last = records[-1]["round"] if records else 0
     return None if last == result["rounds"] else f"metrics.jsonl beside it ends with round {last} of {result['rounds']}"
 
 
+def evaluated(record: Record) -> bool:
+    """Whether the round was evaluated."""
+    return "test_accuracy" in record or "val_accuracy" in record
+
+
 def without_evaluation(record: Record) -> Record:
     """A record as it is in a round that is not evaluated."""
-    names = ("balanced_accuracy", "macro_f1", "auc", "class_accuracy", "prototype_accuracy")
+    names = ("balanced_accuracy", "macro_f1", "auc", "class_accuracy", "prototype_accuracy", "own_accuracy")
     prefixes = ("test_", "val_", "averaged_", "client_accuracy")
     return {name: value for name, value in record.items() if name not in names and not name.startswith(prefixes)}
 

@@ -1,4 +1,4 @@
-"""Evaluation of one model on held-out images, and the numbers that are read off it.
+"""Evaluation of models on held-out images.
 
 Shapes: N samples, K classes, m clients.
 """
@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedproc.data.augment import Normalisation
-from fedproc.payload import Expected, Payload
+from fedproc.protocol.payload import Payload
 from fedproc.prototypes import nearest
 
 CHUNK, GPU_CHUNK = 256, 16384
@@ -35,22 +34,6 @@ class HeldOut:
     owner: Tensor
     clients: int
     whole: bool = False
-
-
-def expected(classes: int, clients: int) -> Expected:
-    """What the answer to an evaluation holds."""
-    return Expected(
-        {
-            "confusion": ((classes, classes), torch.int64),
-            "prototype_correct": ((), torch.int64),
-            "loss": ((), torch.float64),
-            "auc": ((classes,), torch.float64),
-            "auc_defined": ((classes,), torch.bool),
-            "client_correct": ((clients,), torch.int64),
-            "client_samples": ((clients,), torch.int64),
-        },
-        frozenset({"samples"}),
-    )
 
 
 def evaluate(
@@ -139,47 +122,3 @@ def areas(scores: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     defined = (inside > 0) & (outside > 0)
     above = (ranks * members).sum(dim=-1) - inside * (inside + 1) / 2
     return torch.where(defined, above / (inside * outside).clamp(min=1), torch.zeros_like(above)), defined
-
-
-def measures(payload: Payload) -> dict[str, Any]:
-    """The numbers of a metrics line, from an evaluation's answer. Means over classes are over those with samples."""
-    tensors, samples = payload.tensors, payload.counts["samples"]
-    confusion = tensors["confusion"].to(torch.float64).cpu()
-    right, true, said = confusion.diagonal(), confusion.sum(dim=1), confusion.sum(dim=0)
-    recall = right / true.clamp(min=1)
-    f1 = 2 * right / (true + said).clamp(min=1)
-    there = true > 0
-    found: dict[str, Any] = {
-        "accuracy": int(right.sum()) / samples,
-        "prototype_accuracy": int(tensors["prototype_correct"]) / samples,
-        "loss": float(tensors["loss"]),
-        "balanced_accuracy": float(recall[there].mean()),
-        "macro_f1": float(f1[there].mean()),
-    }
-    if bool(tensors["auc_defined"].any()):
-        found["auc"] = float(tensors["auc"][tensors["auc_defined"]].mean())
-    shares = zip(tensors["client_correct"].tolist(), tensors["client_samples"].tolist(), strict=True)
-    by_client = [correct / count if count else None for correct, count in shares]
-    held = [accuracy for accuracy in by_client if accuracy is not None]
-    if held:
-        found |= {"client_accuracy_mean": sum(held) / len(held), "client_accuracy_worst": min(held)}
-    found["client_accuracies"] = by_client
-    found["class_accuracy"] = [float(r) if t else None for r, t in zip(recall, there, strict=True)]
-    found["confusion"] = tensors["confusion"].tolist()
-    return found
-
-
-def mean_measures(each: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The mean over several models: numbers one by one, classes one by one, confusions added."""
-    found: dict[str, Any] = {}
-    for name, first in each[0].items():
-        values = [measured[name] for measured in each if name in measured]
-        if name == "confusion":
-            found[name] = [[sum(cells) for cells in zip(*rows, strict=True)] for rows in zip(*values, strict=True)]
-        elif isinstance(first, list):
-            found[name] = [
-                None if column[0] is None else sum(column) / len(column) for column in zip(*values, strict=True)
-            ]
-        else:
-            found[name] = sum(values) / len(values)
-    return found

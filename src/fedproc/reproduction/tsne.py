@@ -16,9 +16,9 @@ import numpy.typing as npt
 import torch
 
 from fedproc.data import Images
-from fedproc.report.style import Picture, picture, plain
+from fedproc.figures.style import Picture, picture, plain
 from fedproc.runs.folder import client_model
-from fedproc.trained import load_model
+from fedproc.runs.model import load_model
 
 Array = npt.NDArray[Any]
 EACH = 100  # test images of a class

@@ -1,7 +1,7 @@
-"""What clients keep between rounds (a control variate, a previous model), on the driver's side.
+"""Clients' states between rounds (a control variate, a previous model), on the simulator's side.
 
 It never enters the round loop or a payload, and changes only when a client's answer was accepted. The clients
-that answered last are held in memory up to a limit, the others on disk, one file a client and round: a
+that answered last are held in memory up to a limit, the others on disk, one file per client and round: a
 checkpoint names the files it needs, and those that no checkpoint names are swept away.
 """
 
@@ -20,24 +20,25 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedproc.errors import RunError
-from fedproc.runs.atomic import sweep, write_file
+from fedproc.files import sweep, write_file
+from fedproc.runs.schema import ClientFiles
 
-Kept = dict[str, Tensor]
+Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Holdings:
-    """What all clients keep between two rounds: in memory, or as files (name and SHA-256); and the round of each
-    client's last accepted answer with the bytes it keeps.
+    """All clients' states between two rounds: in memory, or as files (name and SHA-256); and the round of each
+    client's last accepted answer with the bytes of its state.
     """
 
-    memory: Mapping[int, Kept] = field(default_factory=dict)
+    memory: Mapping[int, Tensors] = field(default_factory=dict)
     files: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     last: Mapping[int, tuple[int, int]] = field(default_factory=dict)
 
-    def tensors(self) -> Kept:
+    def tensors(self) -> Tensors:
         """What is in memory, as `client/name`, for a checkpoint."""
-        return {f"{client}/{name}": t for client, kept in sorted(self.memory.items()) for name, t in kept.items()}
+        return {f"{client}/{name}": t for client, state in sorted(self.memory.items()) for name, t in state.items()}
 
     def values(self) -> dict[str, Any]:
         """The rest of a checkpoint: which files hold the other clients, and who answered when."""
@@ -45,17 +46,17 @@ class Holdings:
         return {"files": files, "last": {str(client): list(self.last[client]) for client in sorted(self.last)}}
 
     @classmethod
-    def restored(cls, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> Holdings:
+    def restored(cls, tensors: Mapping[str, Tensor], values: ClientFiles) -> Holdings:
         """What a checkpoint's tensors and values were made from."""
-        memory: dict[int, Kept] = {}
+        memory: dict[int, Tensors] = {}
         for path, tensor in tensors.items():
             client, _, name = path.partition("/")
             memory.setdefault(int(client), {})[name] = tensor
-        files = {int(client): (name, digest) for client, (name, digest) in values["files"].items()}
-        return cls(memory, files, {int(client): (number, size) for client, (number, size) in values["last"].items()})
+        files = {int(client): (name, digest) for client, (name, digest) in values.files.items()}
+        return cls(memory, files, {int(client): (number, size) for client, (number, size) in values.last.items()})
 
 
-class ClientStore:
+class ClientStates:
     """The holdings of the last whole round, and what was committed since; over `limit` bytes go to `folder`."""
 
     def __init__(self, limit: int, device: torch.device, folder: Path | None = None) -> None:
@@ -63,15 +64,15 @@ class ClientStore:
         self._device = device
         self._folder = folder
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._staged: dict[int, tuple[int, Kept]] = {}
+        self._staged: dict[int, tuple[int, Tensors]] = {}
         self.holdings = Holdings()
 
     def place(self, folder: Path) -> None:
         """Where files go; a temporary folder if nowhere is said."""
         self._folder = folder
 
-    def get(self, client: int) -> Kept | None:
-        """What the client kept, or None before its first accepted answer."""
+    def get(self, client: int) -> Tensors | None:
+        """The client's state after the last whole round, or None before its first accepted answer."""
         if client in self.holdings.memory:
             return self.holdings.memory[client]
         if client not in self.holdings.files:
@@ -81,24 +82,28 @@ class ClientStore:
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise RunError(f"{path}: what client {client} kept cannot be read: {error.strerror}") from error
+            raise RunError(f"{path}: the state of client {client} cannot be read: {error.strerror}") from error
         if hashlib.sha256(content).hexdigest() != digest:
-            raise RunError(f"{path}: what client {client} kept has a wrong checksum; --fresh starts over")
+            raise RunError(f"{path}: the state of client {client} has a wrong checksum; --fresh starts over")
         return {key: tensor.to(self._device) for key, tensor in load(content).items()}
 
-    def commit(self, client: int, round_number: int, kept: Mapping[str, Tensor]) -> None:
-        """Note what a client keeps after an accepted answer; it counts once the round is over."""
-        if kept:
-            self._staged[client] = (round_number, {name: tensor.detach() for name, tensor in kept.items()})
+    def latest(self, client: int) -> Tensors | None:
+        """The client's state with what was accepted in this round."""
+        return self._staged[client][1] if client in self._staged else self.get(client)
+
+    def commit(self, client: int, round_number: int, state: Mapping[str, Tensor]) -> None:
+        """Note a client's state after an accepted answer; it counts once the round is over."""
+        if state:
+            self._staged[client] = (round_number, {name: tensor.detach() for name, tensor in state.items()})
 
     def settled(self) -> Holdings:
         """The holdings with this round's commits, not yet adopted. What is over the limit goes to disk, the clients
         that answered longest ago first; which these are depends on who answered when, not on what is in memory.
         """
         now = self.holdings
-        memory = {**now.memory, **{client: kept for client, (_, kept) in self._staged.items()}}
+        memory = {**now.memory, **{client: state for client, (_, state) in self._staged.items()}}
         files = {client: file for client, file in now.files.items() if client not in self._staged}
-        sizes = {c: (number, sum(map(_bytes, kept.values()))) for c, (number, kept) in self._staged.items()}
+        sizes = {c: (number, sum(map(_bytes, state.values()))) for c, (number, state) in self._staged.items()}
         last = {**now.last, **sizes}
         used = 0
         for client in sorted(last, key=lambda c: (-last[c][0], c)):
@@ -112,8 +117,8 @@ class ClientStore:
         self.holdings = holdings
         self._staged = {}
 
-    def _write(self, client: int, round_number: int, kept: Kept) -> tuple[str, str]:
-        content = save({name: tensor.cpu().contiguous() for name, tensor in kept.items()})
+    def _write(self, client: int, round_number: int, state: Tensors) -> tuple[str, str]:
+        content = save({name: tensor.cpu().contiguous() for name, tensor in state.items()})
         name = f"client-{client:06d}-round-{round_number:06d}.safetensors"
         write_file(self._home() / name, lambda path: path.write_bytes(content))
         return name, hashlib.sha256(content).hexdigest()

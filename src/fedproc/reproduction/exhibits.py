@@ -12,16 +12,16 @@ from typing import Any
 
 from fedproc.errors import InputError, RunError
 from fedproc.experiment import Experiment
-from fedproc.paper import tsne
+from fedproc.files import write_file, write_json
 from fedproc.paper.exhibits import REFERENCE, Cell, Exhibit, Given, Scale
 from fedproc.paper.identity import identity, rounds_of
-from fedproc.preparation import Library
 from fedproc.report.panels import draw_epochs, draw_rounds
 from fedproc.report.summary import differences_by_column
 from fedproc.report.tables import Grid, Number, Table
-from fedproc.runs.atomic import write_file, write_json
-from fedproc.runs.kept import read_run
-from fedproc.simulate import Run, Watcher, run, run_all
+from fedproc.reproduction import tsne
+from fedproc.runs.saved import read_run
+from fedproc.simulation.drive import Run, Watcher, run, run_all
+from fedproc.simulation.preparation import Library
 from fedproc.statistics import Paired, compare
 
 OF_THE_PATH = ("data", "method")

@@ -6,25 +6,28 @@ import re
 import statistics
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from fedproc.data import SOURCES
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment, flag
+from fedproc.files import write_file, write_json
 from fedproc.methods import METHODS
-from fedproc.runs.atomic import write_file, write_json
+from fedproc.methods.method import Method
+from fedproc.methods.plugin import all_methods
 from fedproc.runs.folder import differences
-from fedproc.runs.kept import Kept, read_run
-from fedproc.runs.place import Lock, expect_folder
-from fedproc.simulate import Watcher, run_all
+from fedproc.runs.lock import Lock, expect_folder
+from fedproc.runs.saved import SavedRun, read_run
+from fedproc.simulation.drive import Watcher, run_all
+from fedproc.simulation.interrupt import Interrupt
 from fedproc.statistics import Paired
 from fedproc.statistics import compare as paired
 
 Given = dict[str, Any]
-# in what runs differ that are compared: who trains, the seed, and what is looked at
-BESIDE = {"method", "plugin", "data_seed", "model_seed", "keep_clients", "eval_every"}
+# in what compared runs may differ: the method, the seed, and what is looked at
+MAY_DIFFER = {"method", "plugin_sha256", "data_seed", "model_seed", "keep_clients", "eval_every"}
 
 
 class Seeded(Protocol):
@@ -42,18 +45,23 @@ class Seeded(Protocol):
 
 @dataclass(frozen=True)
 class Row:
-    """A method or variant: its finished runs, in the order of the seeds, and the seeds that diverged."""
+    """A method or variant: its finished runs, in the order of the seeds, and the seeds that diverged or failed."""
 
     label: str
     runs: Sequence[Seeded]
     diverged: list[int]
+    failed: list[int] = field(default_factory=list)
 
     @classmethod
     def of(cls, label: str, over: Iterable[Seeded]) -> Row:
         """Of runs that are over, in any order."""
         ordered = sorted(over, key=lambda run: run.seed)
-        fine = [run for run in ordered if run.result["status"] == "finished"]
-        return cls(label, fine, [run.seed for run in ordered if run not in fine])
+        by_status = {
+            status: [run for run in ordered if run.result["status"] == status]
+            for status in ("finished", "diverged", "failed")
+        }
+        ended = ([run.seed for run in by_status[status]] for status in ("diverged", "failed"))
+        return cls(label, by_status["finished"], *ended)
 
     def by_seed(self, name: str) -> dict[int, float]:
         """A number of result.json for each seed that finished."""
@@ -94,6 +102,7 @@ def compare(
     reference: str | None = None,
     fresh: bool = False,
     watcher: Watcher | None = None,
+    interrupt: Interrupt | None = None,
     **given: Any,
 ) -> Comparison:
     """Run every method and variant with every seed; `given` are fields of Experiment shared by all.
@@ -103,6 +112,7 @@ def compare(
     """
     if len(set(methods)) != len(methods):
         raise InputError(f"--methods {' '.join(methods)}: expected each method once")
+    known = all_methods([Path(path) for path in given.get("plugin") or ()])
     overrides: dict[str, Given] = {method: {"method": method} for method in methods}
     for label, values in (variants or {}).items():
         if "seed" in values:
@@ -110,10 +120,10 @@ def compare(
         if label in overrides or "/" in label or label.startswith("."):
             raise InputError(f"variant {label}: expected a name of its own that can name a folder")
         method = values.get("method", Experiment.model_fields["method"].default)
-        if label in METHODS and label != method:
+        if label in known and label != method:
             raise InputError(f"variant {label}: is the name of a method, but its method is {method}; take another name")
         for other in (name.replace("_", "-") for name in values):
-            if other in METHODS and other != method:
+            if other in known and other != method:
                 raise InputError(f"variant {label}: options of {other}, but its method is {method}")
         overrides[label] = dict(values)
     if not overrides or not seeds:
@@ -124,7 +134,7 @@ def compare(
     asked = {f"{label}/seed-{seed}" for label in overrides for seed in seeds}
     staying = _staying(folder, asked) if folder else {}
     others = [label for label, kept in staying.items() if label not in overrides and any(k.result for k in kept)]
-    labels = usual_order([*others, *overrides]) if others else list(overrides)
+    labels = usual_order([*others, *overrides], known) if others else list(overrides)
     if reference is None:
         reference = usual_reference(labels)
     elif reference not in labels:
@@ -143,20 +153,20 @@ def compare(
             experiments[f"{label}/seed-{seed}"] = (experiment, folder / label / f"seed-{seed}" if folder else None)
     rows_of = {label: experiments[f"{label}/seed-{seeds[0]}"][0] for label in overrides}
     for label, kept in staying.items():
-        _check_beside(label, kept, rows_of)
+        _check_settings(label, kept, rows_of, known)
     held_out = {label.rpartition("/")[0]: experiment.val_fraction for label, (experiment, _) in experiments.items()}
     if len({fraction > 0 for fraction in held_out.values()}) > 1:
-        told = ", ".join(f"{fraction:g} for {label}" for label, fraction in held_out.items())
-        raise InputError(f"--val-fraction {told}: expected all rows with validation samples, or none")
+        shares = ", ".join(f"{fraction:g} for {label}" for label, fraction in held_out.items())
+        raise InputError(f"--val-fraction {shares}: expected all rows with validation samples, or none")
     lock = Lock(folder) if folder else None
     try:
-        runs = {run.label: run for run in run_all(experiments, fresh=fresh, watcher=watcher)}
+        runs = {run.label: run for run in run_all(experiments, fresh=fresh, watcher=watcher, interrupt=interrupt)}
         done: dict[str, list[Seeded]] = {label: [k for k in staying.get(label, []) if k.result] for label in labels}
         for label in overrides:
             done[label] += [runs[f"{label}/seed-{seed}"] for seed in seeds]
         comparison = Comparison([Row.of(label, runs_) for label, runs_ in done.items()], folder, reference)
         if folder is not None:
-            from fedproc.report.curves import draw_curves  # matplotlib takes a while to import
+            from fedproc.figures.curves import draw_curves  # matplotlib takes a while to import
 
             write_json(folder / "comparison.json", summary(comparison))
             write_file(folder / "curves.png", draw_curves(curves(comparison)).save)
@@ -166,9 +176,9 @@ def compare(
             lock.release()
 
 
-def rows_in(folder: Path, without: Collection[str] = ()) -> dict[str, list[Kept]]:
+def rows_in(folder: Path, without: Collection[str] = ()) -> dict[str, list[SavedRun]]:
     """The runs FOLDER/<label>/seed-<n>, finished or not."""
-    found: dict[str, list[Kept]] = {}
+    found: dict[str, list[SavedRun]] = {}
     for home in sorted(path.parent for path in folder.glob("*/seed-*/config.json")):
         if f"{home.parent.name}/{home.name}" not in without:
             run = read_run(home, f"move {home} away to compare without it")
@@ -177,7 +187,7 @@ def rows_in(folder: Path, without: Collection[str] = ()) -> dict[str, list[Kept]
     return found
 
 
-def _staying(folder: Path, asked: Collection[str]) -> dict[str, list[Kept]]:
+def _staying(folder: Path, asked: Collection[str]) -> dict[str, list[SavedRun]]:
     """The rows of a comparison's folder that earlier commands made and this one does not touch."""
     expect_folder(folder)
     if read_run(folder) is not None:
@@ -185,21 +195,25 @@ def _staying(folder: Path, asked: Collection[str]) -> dict[str, list[Kept]]:
     return rows_in(folder, asked)
 
 
-def _check_beside(label: str, staying: Sequence[Kept], rows: Mapping[str, Experiment]) -> None:
+def _check_settings(
+    label: str, staying: Sequence[SavedRun], rows: Mapping[str, Experiment], known: Mapping[str, type[Method]]
+) -> None:
     """Refuse to put runs of other settings into a row, or methods of other settings side by side. What a variant
     changes is its own affair.
     """
-    plain = [name for name in rows if name in METHODS]
-    new = rows.get(label) or (rows[plain[0]] if plain and label in METHODS else None)
+    plain = [name for name in rows if name in known]
+    new = rows.get(label) or (rows[plain[0]] if plain and label in known else None)
     if new is None:
         return
-    alone = any(METHODS[method].own_models for method in (new.method, staying[0].method) if method in METHODS)
+    alone = any(
+        known[method].rounds is not Method.rounds for method in (new.method, staying[0].method) if method in known
+    )
     follows = {"clients": new.partition in ("natural", "file"), "rounds": alone}  # the data, or the method
     for run in staying:
         for path, before, after in differences(run.config, new.config()):
-            options = label not in rows and path in METHODS
+            options = label not in rows and path in known
             data = path == "fingerprint" or path.endswith("_sha256")  # known only once they are read
-            if not (options or data or path in BESIDE or follows.get(path, False)):
+            if not (options or data or path in MAY_DIFFER or follows.get(path, False)):
                 raise InputError(
                     f"{flag(path)} {after}: {run.folder} has {before}, and both would stand in one comparison; "
                     "take that, or another --out"
@@ -208,9 +222,10 @@ def _check_beside(label: str, staying: Sequence[Kept], rows: Mapping[str, Experi
             raise InputError(f"--data {new.data}: {run.folder} has {run.config['data']}; take that, or another --out")
 
 
-def usual_order(labels: Sequence[str]) -> list[str]:
+def usual_order(labels: Sequence[str], methods: Iterable[str] = METHODS) -> list[str]:
     """Methods as they are listed, then variants."""
-    return [label for label in METHODS if label in labels] + [label for label in labels if label not in METHODS]
+    known = list(methods)
+    return [label for label in known if label in labels] + [label for label in labels if label not in known]
 
 
 def usual_reference(labels: Sequence[str]) -> str:
@@ -255,8 +270,16 @@ def summary(comparison: Comparison) -> Given:
             for name, found in by_name.items()
             if row.label in found
         }
-        rows[row.label] = {"seeds": len(row.runs), "diverged": row.diverged, **numbers, "difference": against}
-    seeds = sorted({seed for row in comparison.rows for seed in [*row.diverged, *(run.seed for run in row.runs)]})
+        rows[row.label] = {
+            "seeds": len(row.runs),
+            "diverged": row.diverged,
+            "failed": row.failed,
+            **numbers,
+            "difference": against,
+        }
+    seeds = sorted(
+        {seed for row in comparison.rows for seed in [*row.diverged, *row.failed, *(run.seed for run in row.runs)]}
+    )
     return {"seeds": seeds, "reference": comparison.reference, "rows": rows}
 
 

@@ -1,4 +1,4 @@
-"""An experiment's data dealt out and its network built: what lanes and the round loop are made from."""
+"""An experiment's data dealt out and its network built: what sites and the round loop are made from."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from fedproc import streams
 from fedproc.data import SOURCES, Images, load, source_of
 from fedproc.data.augment import AUGMENTATIONS
 from fedproc.data.partition import Deal, Indices, class_counts, deal_test, hold_out
 from fedproc.errors import InputError
-from fedproc.evaluate import HeldOut
 from fedproc.experiment import Experiment
-from fedproc.lanes import Bank, Setting
-from fedproc.methods import METHODS
-from fedproc.methods.fedavg import Problem
-from fedproc.networks import EMBEDDING, Layout, NetworkSpec, build, load_encoder
-from fedproc.rounds import Plan
+from fedproc.lanes import Bank, ClientData, Setting
+from fedproc.lanes.evaluate import HeldOut
+from fedproc.methods.checked import CheckedClient, CheckedServer
+from fedproc.methods.merges import MERGES
+from fedproc.methods.method import ClientProblem, ServerProblem, TensorInfo
+from fedproc.methods.server_steps import SERVER_STEPS
+from fedproc.networks import EMBEDDING, NetworkSpec, build, layout_of, load_encoder
+from fedproc.protocol.rounds import Plan
+from fedproc.protocol.weights import Weights
 
 
 def resolve_device(name: str) -> torch.device:
@@ -65,51 +69,61 @@ def deal(experiment: Experiment, images: Images) -> list[Indices]:
     return made.shares(images.train.labels, images.train.sites)
 
 
-def client_names(experiment: Experiment, images: Images) -> list[str]:
+def site_names(experiment: Experiment, images: Images) -> list[str]:
     """What the clients are called, where they are the data's own sites; others go by their number."""
     if experiment.partition != "natural" or images.train.sites is None:
         return []
     return [images.site_names[site] for site in np.unique(images.train.sites)]
 
 
-def prepare(experiment: Experiment, images: Images, library: Library, device: torch.device) -> tuple[Setting, Plan]:
+@dataclass(frozen=True)
+class Prepared:
+    """An experiment ready to run: what its lanes, its round loop and its clients are."""
+
+    setting: Setting
+    plan: Plan
+    clients: list[ClientData]
+    held_out: HeldOut
+
+
+def prepare(
+    experiment: Experiment, images: Images, library: Library, device: torch.device, run: str = ""
+) -> Prepared:  # fmt: skip
     e = experiment
     dtype = torch.float64 if e.dtype == "float64" else torch.float32
-    kind = METHODS[e.method]
-    shares = deal(e, images)
+    kind = e.method_type
     train = images.train
-    held = hold_out(shares, train.labels, e.val_fraction, e.data_seed, train.groups)
-    training = [own for own, _ in held]
-    if kind.one_place:
-        training = [np.concatenate(training)]
-    spec = NetworkSpec(e.network, e.width, images.channels, images.side, images.classes, e.normalize_z, dtype, e.norm)
+    held = hold_out(deal(e, images), train.labels, e.val_fraction, e.data_seed, train.groups)
+    training = kind.holdings([own for own, _ in held])
+    spec = network_spec(e, images)
     network = build(spec, e.model_seed)
     if e.encoder_weights is not None:
         load_encoder(network, e.encoder_weights)
-    sizes = [len(own) for own in training]
-    problem = Problem(
-        rounds=e.rounds,
+    layout = layout_of(network, spec)
+    at_client = ClientProblem(
         classes=images.classes,
         features=EMBEDDING,
-        model_seed=e.model_seed,
         dtype=dtype,
-        epochs=e.epochs,
-        client_sizes=tuple(sizes),
         momentum=e.momentum,
         calibrate=e.calibrate,
         calibrate_prototypes=e.calibrate if e.calibrate_prototypes is None else e.calibrate_prototypes,
+    )
+    at_server = ServerProblem(
+        rounds=e.rounds,
+        epochs=e.epochs,
+        model_seed=e.model_seed,
         server_beta=e.server_beta,
         server_lr=e.server_lr,
     )
-    method = kind(e.options, problem)
+    method = kind(e.options, at_client, at_server)
+    shared = layout.shared(lambda name, shape, layer: method.personal(TensorInfo(name, shape, layer)))
+    bank = library.bank(images, "train", device)
     setting = Setting(
-        method=method,
+        method=CheckedClient(method.client_half(), shared),
         spec=spec,
         network=network,
-        layout=Layout.of(network, channels_last=spec.name.startswith("resnet")),
-        train=library.bank(images, "train", device),
-        held_out=_held_out(e, images, [val for _, val in held], training, library, device),
-        shares=[torch.from_numpy(own).to(device) for own in training],
+        layout=layout,
+        train=bank,
         augmentation=AUGMENTATIONS[e.augment],
         normalisation=source_of(e.data).normalisation(images.channels),
         batch_size=e.batch_size,
@@ -118,25 +132,46 @@ def prepare(experiment: Experiment, images: Images, library: Library, device: to
         model_seed=e.model_seed,
         device=device,
     )
+    names = site_names(e, images)
     plan = Plan(
-        method=method,
+        method=CheckedServer(method),
         rounds=method.rounds,
-        client_sizes=sizes,
+        clients=names if len(names) == len(training) else [str(client) for client in range(len(training))],
         sample=e.sample,
         lr=e.lr,
         eval_every=e.eval_every,
         model_seed=e.model_seed,
         batch_size=e.batch_size,
         held_out="val" if e.val_fraction > 0 else "test",
-        merge=e.merge or kind.merge,
-        server_step=e.server_step or kind.server_step,
+        merge=MERGES[e.merge or kind.merge],
+        server_step=SERVER_STEPS[e.server_step or kind.server_step],
         lr_schedule=e.lr_schedule,
         lr_floor=e.lr_floor,
         average_weights=e.average_weights,
         send_averaged=e.send_averaged,
-        classifier=setting.layout.span("classifier."),
+        classifier=layout.span("classifier."),
+        shared=shared,
+        run=run,
     )
-    return setting, plan
+    indices = [torch.from_numpy(own).to(device) for own in training]
+    clients = ClientData.of_all(indices, bank.labels, spec.classes, dtype)
+    held_out = _held_out(e, images, [val for _, val in held], training, library, device)
+    return Prepared(setting, plan, clients, held_out)
+
+
+def network_spec(experiment: Experiment, images: Images) -> NetworkSpec:
+    e = experiment
+    dtype = torch.float64 if e.dtype == "float64" else torch.float32
+    return NetworkSpec(e.network, e.width, images.channels, images.side, images.classes, e.normalize_z, dtype, e.norm)
+
+
+def fresh_weights(experiment: Experiment, setting: Setting, number: int) -> Weights:
+    """The n-th other set of initial weights."""
+    network = build(setting.spec, streams.fold(experiment.model_seed, number) % 2**32)
+    if experiment.encoder_weights is not None:
+        load_encoder(network, experiment.encoder_weights)
+    weights = setting.layout.read(network)
+    return Weights(*(tensor.to(setting.device) for tensor in weights.tensors().values()))
 
 
 def _held_out(

@@ -1,4 +1,4 @@
-"""A run as its folder tells it, finished or not: for those who look at runs and do not run them."""
+"""A run as its folder has it, finished or not: for those who look at runs and do not run them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,27 @@ import numpy as np
 import numpy.typing as npt
 
 from fedproc.errors import InputError
+from fedproc.methods import METHODS
+from fedproc.runs.lines import last_checksum, read_lines
 from fedproc.runs.result import complaint
+from fedproc.runs.schema import (
+    ConfigFile,
+    ConfusionLine,
+    EnvironmentFile,
+    MetricsLine,
+    PartitionFile,
+    ResultFile,
+    checked,
+    read_json,
+)
 
 Record = dict[str, Any]
 OURS = {"method", "fingerprint", "data_seed"}  # a config.json without these is somebody else's
-DRAWN = ("test_accuracy", "val_accuracy", "prototype_accuracy", "val_prototype_accuracy")
-WHOLE = ("seed", "data_seed", "clients", "rounds", "epochs")
-NEEDED = OURS | {"seed", "data", "clients", "partition", "beta", "sample", "rounds", "epochs", "lr", "network"}
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A run as its folder tells it; result is empty while it is under way."""
+class SavedRun:
+    """A run as its folder has it; result is empty while it is under way."""
 
     folder: Path
     config: Record
@@ -45,7 +54,11 @@ class Kept:
 
     @cached_property
     def environment(self) -> Record:
-        return read_object(self.folder / "environment.json") or {}
+        path = self.folder / "environment.json"
+        found = read_json(path) or {}
+        if found:
+            checked(path, found, EnvironmentFile)
+        return found
 
     @property
     def alone(self) -> bool:
@@ -58,12 +71,16 @@ class Kept:
     def confusion(self) -> npt.NDArray[np.int64] | None:
         """Of the last evaluated round."""
         path = self.folder / "confusion.jsonl"
-        lines = read_lines(path)
+        lines = read_lines(path, ConfusionLine)
         return _matrix(path, lines[-1].get("confusion")) if lines else None
 
     @cached_property
     def _held(self) -> Record | None:
-        return read_object(self.folder / "partition.json")
+        path = self.folder / "partition.json"
+        found = read_json(path)
+        if found is not None:
+            checked(path, found, PartitionFile)
+        return found
 
     @cached_property
     def partition(self) -> tuple[list[str], npt.NDArray[np.int64]] | None:
@@ -87,12 +104,18 @@ class Kept:
         return "validation" if self.config.get("val_fraction") else "test"
 
     @property
+    def plugin(self) -> str | None:
+        """The SHA-256 of the file that its method comes from, where it is none of ours."""
+        found = self.config.get("plugin_sha256", self.config.get("plugin"))
+        return found if isinstance(found, str) else None
+
+    @property
     def variant(self) -> str:
         """What sets it apart from other runs of its setting, seeds aside."""
-        return json.dumps([self.method, self.config.get(self.method, {}), self.config.get("plugin")], sort_keys=True)
+        return json.dumps([self.method, self.config.get(self.method, {}), self.plugin], sort_keys=True)
 
 
-def read_run(folder: Path, way_out: str = "") -> Kept | None:
+def read_run(folder: Path, way_out: str = "") -> SavedRun | None:
     """The run in a folder, or None where there is none: a config.json of something else is left alone. Complaints end
     with what can be done.
     """
@@ -102,28 +125,27 @@ def read_run(folder: Path, way_out: str = "") -> Kept | None:
         raise InputError(f"{error}; {way_out}" if way_out else str(error)) from error
 
 
-def _read(folder: Path) -> Kept | None:
+def _read(folder: Path) -> SavedRun | None:
     try:
-        config = read_object(folder / "config.json") or {}
+        config = read_json(folder / "config.json") or {}
     except InputError:
         if (folder / "metrics.jsonl").exists():
             raise
         return None
     if not set(config) >= OURS:
         return None
-    if NEEDED - set(config):
-        raise InputError(f"{folder / 'config.json'}: {', '.join(sorted(NEEDED - set(config)))} missing")
-    for name in WHOLE:
-        if not isinstance(config[name], int):
-            raise InputError(f"{folder / 'config.json'}: {name} {config[name]}: expected a whole number")
-    metrics = read_lines(folder / "metrics.jsonl")
-    for number, line in enumerate(metrics, 1):
-        for name, value in line.items():
-            kind = dict if name == "seconds" else (int, float) if name in DRAWN else object
-            if not isinstance(value, kind):
-                what = "numbers by name" if kind is dict else "a number"
-                raise InputError(f"{folder / 'metrics.jsonl'}: line {number}: {name} {value}: expected {what}")
-    return Kept(folder, config, metrics, read_result(folder, metrics) or {})
+    checked(folder / "config.json", config, ConfigFile)
+    metrics = read_lines(folder / "metrics.jsonl", MetricsLine)
+    return SavedRun(folder, completed(config), metrics, read_result(folder, metrics) or {})
+
+
+def completed(config: Record) -> Record:
+    """A config with options that its version did not have yet, at what they stand for: their defaults."""
+    method = METHODS.get(config["method"])
+    if method is None:
+        return config
+    defaults = method.options_type().model_dump(mode="json")
+    return {**config, method.name: {**defaults, **(config.get(method.name) or {})}}
 
 
 def _matrix(path: Path, found: Any) -> npt.NDArray[np.int64]:
@@ -138,39 +160,14 @@ def _matrix(path: Path, found: Any) -> npt.NDArray[np.int64]:
 
 def read_result(folder: Path, metrics: Sequence[Record]) -> Record | None:
     """What a run that is over came to, if it is the end of these metrics."""
-    result = read_object(folder / "result.json")
-    if result is not None and (wrong := complaint(result, metrics)) is not None:
-        raise InputError(f"{folder / 'result.json'}: {wrong}")
-    return result
-
-
-def read_object(path: Path) -> Record | None:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    path = folder / "result.json"
+    result = read_json(path)
+    if result is None:
         return None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise InputError(f"{path}: expected a JSON object")
-    return found
-
-
-def read_lines(path: Path) -> list[Record]:
-    """All whole lines; a run under way may be writing the last."""
-    if not path.exists():
-        return []
-    try:
-        texts = path.read_text(encoding="utf-8").split("\n")[:-1]
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
-    lines = []
-    for number, text in enumerate(texts, 1):
-        try:
-            line = json.loads(text)
-        except ValueError as error:
-            raise InputError(f"{path}: line {number} is not JSON: {error}") from error
-        if not isinstance(line, dict) or not isinstance(line.get("round"), int):
-            raise InputError(f"{path}: line {number}: expected an object with its round, got {json.dumps(line)[:60]}")
-        lines.append(line)
-    return lines
+    checked(path, result, ResultFile)
+    if (wrong := complaint(path, result, metrics)) is not None:
+        raise InputError(f"{path}: {wrong}")
+    confirmed = result.get("metrics_checksum")
+    if confirmed and confirmed != last_checksum(folder / "metrics.jsonl", MetricsLine):
+        raise InputError(f"{path}: made from other lines than those in metrics.jsonl beside it")
+    return result

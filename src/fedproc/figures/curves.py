@@ -10,7 +10,7 @@ import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from fedproc.report.style import Line, Picture, legend, lines, picture, plain
+from fedproc.figures.style import Line, Picture, legend, lines, picture, plain
 from fedproc.statistics import half_interval
 
 Runs = Sequence[Sequence[Mapping[str, Any]]]

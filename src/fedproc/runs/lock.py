@@ -1,4 +1,4 @@
-"""Where results go: a folder, and one process at a time in it."""
+"""The folder that results go to: one process at a time in it, and still the one that was taken."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import os
 from pathlib import Path
 
 from fedproc.errors import InputError, RunError
-from fedproc.runs.atomic import naming
+from fedproc.files import naming
 
 
 class Lock:
     """One process at a time in a folder: a lock on the folder itself, which ends with the process."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         with naming(path):
             path.mkdir(parents=True, exist_ok=True)
             self._handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -22,6 +23,16 @@ class Lock:
         except OSError as error:
             os.close(self._handle)
             raise RunError(f"{path}: another process is at work in this folder; wait or take another --out") from error
+
+    def check(self) -> None:
+        """Refuse to go on where the folder was moved away or another one put in its place."""
+        try:
+            there = os.stat(self._path)
+        except OSError as error:
+            raise RunError(f"{self._path}: the folder is no longer there; nothing more was written") from error
+        taken = os.fstat(self._handle)
+        if (there.st_dev, there.st_ino) != (taken.st_dev, taken.st_ino):
+            raise RunError(f"{self._path}: another folder was put in its place; nothing was written to that one")
 
     def release(self) -> None:
         os.close(self._handle)

@@ -1,7 +1,7 @@
-"""A rig: clients' state in tensors that stay where they are, so that one step can be captured and replayed.
+"""Lanes whose state lies in tensors that stay where they are, so that one step can be captured and replayed.
 
 Clients come and go between steps by copies into their lane; the step itself reads its batch by a counter on the
-device. On a GPU it is one CUDA graph, replayed without a word from the host; elsewhere it is called. A rig has L lanes
+device. On a GPU it is one CUDA graph, replayed without a word from the host; elsewhere it is called. There are L lanes
 of one stacked network, in sections by method, or no lane axis at all: one client through the plain module.
 Shapes: S steps, L lanes, B batch.
 """
@@ -21,37 +21,43 @@ from fedproc.lanes.local import Section, Stepper, numbers
 from fedproc.lanes.serial import SerialNet
 from fedproc.lanes.setting import Job
 from fedproc.lanes.stacked_net import StackedNet
-from fedproc.methods.fedavg import Local
-from fedproc.networks import Weights
+from fedproc.methods.method import Local
+from fedproc.protocol.payload import Tensors
+from fedproc.protocol.task import Phase
+from fedproc.protocol.weights import Weights
 
 WARM_UP = 3
 
 
-class Rig:
-    """`capacity` steps with batches of `batch`, for clients like `parts`: a job and its number of lanes each.
+class CapturedLanes:
+    """`capacity` steps of a phase with batches of `batch`, for clients like `parts`: a job and its number of lanes
+    each.
 
-    A plain rig has one client at a time and no masks: each of its batches is whole.
+    A plain lane has one client at a time and no masks: each of its batches is whole.
     """
 
-    def __init__(self, parts: Sequence[tuple[Job, int]], batch: int, capacity: int, plain: bool = False) -> None:
+    def __init__(
+        self, parts: Sequence[tuple[Job, int]], phase: Phase, batch: int, capacity: int, plain: bool = False
+    ) -> None:
         job, setting = parts[0][0], parts[0][0].setting
         device, dtype = setting.device, setting.spec.dtype
         self.capacity, self.batch = capacity, batch
         self.lanes = [lanes for _, lanes in parts]
-        self._setting, self._plain = setting, plain
+        self._setting, self._plain, self._phase = setting, plain, phase
         lead = () if plain else (sum(self.lanes),)
 
         def spread(tensor: Tensor, shape: tuple[int, ...] = lead) -> Tensor:
             return tensor.detach().to(device).expand((*shape, *tensor.shape)).clone()
 
-        start = job.start.tensors()
+        start = job.sent.tensors()
         stacked = Weights.of({name: spread(tensor) for name, tensor in start.items()})
         self._net: StackedNet | SerialNet = SerialNet(setting) if plain else StackedNet(setting, stacked)
         self._start = stacked if plain else Weights.of({name: spread(tensor) for name, tensor in start.items()})
-        self._velocity = spread(torch.zeros_like(job.start.params))
+        self._velocity = spread(torch.zeros_like(job.sent.params))
         self._lr = spread(torch.zeros((), dtype=dtype))
         self._steps = torch.ones(lead, dtype=torch.int64, device=device)
         self._log_shares = spread(torch.zeros(setting.spec.classes, dtype=dtype))
+        self._class_counts = torch.zeros_like(self._log_shares)
         self._sections: list[Section] = []
         self._owner: list[tuple[int, int]] = []  # of each lane: its section and its place there
         for number, (example, lanes) in enumerate(parts):
@@ -59,7 +65,7 @@ class Rig:
             at = ... if plain else slice(first, first + lanes)
             self._owner += [(number, place) for place in range(lanes)]
             self._sections.append(self._section(example, at, () if plain else (lanes,)))
-        self._stepper = Stepper(self._net, self._sections, self._lr, self._velocity)
+        self._stepper = Stepper(self._net, self._sections, phase, self._lr, self._velocity)
         self._cursor = torch.zeros(1, dtype=torch.int64, device=device)
         shape = (capacity, *lead, batch)
         self._index = torch.zeros(shape, dtype=torch.int64, device=device)
@@ -79,9 +85,11 @@ class Rig:
             velocity=self._velocity[at],
             sent={name: spread(tensor) for name, tensor in job.task.payload.tensors.items()},
             settings={**{name: spread(number) for name, number in numbers(job).items()}, "lr": self._lr[at]},
-            kept={name: spread(tensor) for name, tensor in job.kept.items()},
+            state={name: spread(tensor) for name, tensor in job.state.items()},
             steps=self._steps[at],
+            class_counts=self._class_counts[at],
             log_shares=self._log_shares[at],
+            phase=self._phase.name,
         )
         return Section(at, job, local)
 
@@ -95,7 +103,7 @@ class Rig:
     def _capture(self) -> torch.cuda.CUDAGraph:
         """Nobody is in the lanes yet, so what the steps of the warm-up change does not matter.
 
-        The stream is the rig's own: cuBLAS keeps a workspace for each, and plain rigs are replayed at the same time.
+        The stream is their own: cuBLAS keeps a workspace for each, and plain lanes are replayed at the same time.
         They do nothing at once within a step, so that each takes one of the 32 that torch has.
         """
         own = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -128,26 +136,30 @@ class Rig:
             self._mask[place] = True
 
     @torch.no_grad()
-    def enter(self, lane: int, job: Job, at: int) -> None:
+    def enter(self, lane: int, job: Job, state: Tensors, phase: Phase, at: int) -> None:
         """Put a client into a lane, to begin with step `at`."""
-        self._feed(lane, at, training_plan(job, range(job.task.epochs)))
+        first = job.epochs_before(phase)
+        self._feed(lane, at, training_plan(job, range(first, first + phase.epochs)))
         number, among = self._owner[lane]
         here, place = (..., ...) if self._plain else (lane, among)
         local, method = self._sections[number].local, job.setting.method
-        for name, tensor in job.start.tensors().items():
+        start = job.start(state, phase)
+        for name, tensor in start.tensors().items():
             self._start.tensors()[name][here].copy_(tensor)
             self._net.weights.tensors()[name][here].copy_(tensor)
-        for held, given in ((local.sent, job.task.payload.tensors), (local.kept, job.kept)):
+        for held, given in ((local.sent, job.task.payload.tensors), (local.state, state)):
             for name, tensor in given.items():
                 held[name][place].copy_(tensor)
         for name, value in job.task.settings.items():
             local.settings[name][place].fill_(value)
-        if method.keeps_momentum:
-            self._velocity[here].copy_(job.kept["velocity"])
-        else:
+        velocity = method.start_velocity(state, phase.name, start.params)
+        if velocity is None:
             self._velocity[here].zero_()
-        self._steps[here].fill_(job.setting.steps(job.task))
-        self._log_shares[here].copy_(job.setting.log_shares(job.task.client))
+        else:
+            self._velocity[here].copy_(velocity)
+        self._steps[here].fill_(job.steps(phase))
+        self._class_counts[here].copy_(job.samples.class_counts)
+        self._log_shares[here].copy_(job.samples.log_shares)
         self._stepper.clear(here, number, place)
 
     def run(self, steps: int) -> None:
@@ -158,19 +170,21 @@ class Rig:
                 self._graph.replay()
 
     @torch.no_grad()
-    def leave(self, lane: int, job: Job) -> tuple[Local, Tensor]:
-        """Take what a client trained out of its lane: its state, and its mean losses."""
+    def leave(self, lane: int, job: Job, state: Tensors, phase: Phase) -> tuple[Local, Tensor]:
+        """Take what a client trained out of its lane: the client as it is then, and its mean losses."""
         number, among = self._owner[lane]
         here, place = (..., ...) if self._plain else (lane, among)
         weights = {name: tensor[here].detach().clone() for name, tensor in self._net.weights.tensors().items()}
         local = Local(
-            start=job.start,
+            start=job.start(state, phase),
             weights=Weights.of(weights),
             velocity=self._velocity[here].clone(),
             sent=job.task.payload.tensors,
             settings=numbers(job),
-            kept=job.kept,
+            state=state,
             steps=self._steps[here].clone(),
-            log_shares=self._log_shares[here].clone(),
+            class_counts=job.samples.class_counts,
+            log_shares=job.samples.log_shares,
+            phase=phase.name,
         )
         return local, self._stepper.losses(here, number, place).clone()

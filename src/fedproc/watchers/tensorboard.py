@@ -12,10 +12,10 @@ import torch
 from fedproc.data import Images
 from fedproc.errors import InputError
 from fedproc.lanes import Executor
-from fedproc.preparation import Library
-from fedproc.session import Session
-from fedproc.simulate import Run, Watcher
-from fedproc.trained import load_model
+from fedproc.runs.model import load_model
+from fedproc.simulation.drive import Run, Watcher
+from fedproc.simulation.preparation import Library
+from fedproc.simulation.session import Session
 
 FOLDER = "tensorboard"
 WRITTEN, EMBEDDED = "rounds-written", "round-embedded"  # marks of how far we are

@@ -1,0 +1,1 @@
+"""Methods and variants side by side over several seeds."""

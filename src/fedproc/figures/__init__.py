@@ -1,0 +1,1 @@
+"""Curves, and the style that all figures share."""

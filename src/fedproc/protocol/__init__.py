@@ -1,0 +1,1 @@
+"""What crosses between server and client, and the round loop: it knows no network, lane, reader or wire."""

@@ -1,0 +1,75 @@
+"""An exchange: tasks that go out together, and their replies as they come in, checked, in the clients' order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fedproc.protocol.guard import Refused, admit
+from fedproc.protocol.payload import Payload
+from fedproc.protocol.task import Kind, Reply, Task
+
+Consume = Callable[[Task, Payload], None]
+
+
+class Exchange:
+    """The loop yields one; whoever drives it calls `take` once for each task, in any order.
+
+    An accepted payload is consumed as soon as those of all tasks before it are in, and let go of: what is added up
+    needs no list, and sums do not depend on who was first.
+    """
+
+    def __init__(self, tasks: Sequence[Task], consume: Consume | None = None) -> None:
+        self.tasks = list(tasks)
+        self.refused: dict[int, str] = {}  # by place among the tasks
+        self.accepted: list[int] = []
+        self.bytes_up = 0  # of all payloads that came in, refused ones too, what only observes aside
+        self.seconds: dict[str, float] = {}
+        self._consume = consume
+        self._waiting: dict[int, Payload | None] = {}
+        self._next = 0
+
+    @property
+    def kind(self) -> Kind:
+        return self.tasks[0].kind
+
+    def take(self, place: int, reply: Reply) -> bool:
+        """Take the reply to the task at `place`; returns whether it was accepted."""
+        task = self.tasks[place]
+        if place < self._next or place in self._waiting:
+            raise ValueError(f"task {place} has been answered already")
+        for name, spent in reply.seconds.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + spent
+        payload: Payload | None = None
+        try:
+            if reply.payload is None:
+                raise Refused(reply.refused or "no answer")
+            self.bytes_up += reply.payload.bytes_without(task.expects.observe)
+            payload = admit(reply.payload, task.expects)
+        except Refused as reason:
+            self.refused[place] = str(reason)
+        self._waiting[place] = payload
+        while self._next in self._waiting:
+            ready = self._waiting.pop(self._next)
+            if ready is not None:
+                self.accepted.append(self._next)
+                if self._consume is not None:
+                    self._consume(self.tasks[self._next], ready)
+            self._next += 1
+        return payload is not None
+
+    def share_clock(self, scale: float) -> None:
+        """Turn seconds at work into a share of the wall clock."""
+        self.seconds = {name: spent * scale for name, spent in self.seconds.items()}
+
+    @property
+    def answered(self) -> bool:
+        """Whether every task has its reply."""
+        return self._next == len(self.tasks)
+
+    @property
+    def bytes_down(self) -> int:
+        return sum(task.payload.bytes for task in self.tasks)
+
+    def reasons(self) -> dict[str, str]:
+        """Why answers were refused, by the client's number."""
+        return {str(self.tasks[place].client): reason for place, reason in sorted(self.refused.items())}

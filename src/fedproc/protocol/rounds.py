@@ -1,0 +1,456 @@
+"""The round loop of one experiment, as a generator (Algorithm 1 of the paper, the server's side).
+
+It yields exchanges, whose tasks somebody has done, and between rounds the state to continue from. It knows nothing of
+lanes, networks or wires: a simulator drives many of these, a federation one, a test one with made-up answers:
+
+    for step in play(plan, state):
+        if isinstance(step, Exchange):
+            for place, task in enumerate(step.tasks):
+                step.take(place, reply_to(task))
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedproc import streams
+from fedproc.errors import Diverged
+from fedproc.protocol import postprocess
+from fedproc.protocol.diagnostics import Diagnostics
+from fedproc.protocol.exchange import Exchange
+from fedproc.protocol.guard import Expected, Shapes
+from fedproc.protocol.measure import Candidate, measure, measure_clients
+from fedproc.protocol.payload import Payload, Tensors
+from fedproc.protocol.postprocess import Postprocessor
+from fedproc.protocol.server_half import Answer, Merge, Pass, ServerHalf, ServerStep
+from fedproc.protocol.sums import TrainingSums, length, mean_share
+from fedproc.protocol.task import Kind, MeansMode, Task
+from fedproc.protocol.weights import Shared, Weights
+
+Record = dict[str, Any]
+MEANS = frozenset({"class_means", "class_counts"})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the loop needs of the experiment. `clients` are names; a client's number is its place among them."""
+
+    method: ServerHalf
+    rounds: int
+    clients: Sequence[str]
+    merge: Merge
+    server_step: ServerStep
+    sample: float
+    lr: float
+    eval_every: int
+    model_seed: int
+    batch_size: int
+    held_out: str = "test"  # or "val": what models are evaluated on
+    lr_schedule: str = "constant"
+    lr_floor: float = 0.0
+    average_weights: float = 0.0  # d of a <- d a + (1 - d) w; 0: no average
+    send_averaged: bool = False
+    classifier: slice = field(default_factory=lambda: slice(0, 0))  # where the classifier's parameters lie
+    shared: Shared | None = None  # what clients share of a model; None: all of it
+    postprocessors: Sequence[Postprocessor] = ()
+    run: str = ""  # tells tasks of different runs apart
+
+    def depends_on_rounds(self) -> str | None:
+        """What makes a run of T rounds differ from the first T of a longer one, if anything does."""
+        if self.lr_schedule != "constant":
+            return "the learning rate falls over all rounds"
+        return self.method.depends_on_rounds()
+
+    def lr_at(self, t: int) -> float:
+        """The learning rate of round t."""
+        done = t / self.rounds
+        if self.lr_schedule == "constant":
+            return self.lr
+        fallen = done if self.lr_schedule == "linear" else (1 - math.cos(math.pi * done)) / 2
+        return self.lr - (self.lr - self.lr_floor) * fallen
+
+    def evaluates(self, t: int) -> bool:
+        return self.evaluates_regularly(t) or t + 1 == self.rounds
+
+    def evaluates_regularly(self, t: int) -> bool:
+        """Whether round t is evaluated even when it is not the last."""
+        return (t + 1) % self.eval_every == 0
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything between two rounds: rounds done, the model, and what each owner keeps: the method, the server step,
+    the averaged weights, the diagnostics. `sizes` are the clients' samples, learnt before the first round (0: a client
+    that did not say); `accepted` is the round of each one's last accepted training; bytes are those not yet on record.
+    """
+
+    round: int
+    weights: Weights
+    started: bool = False
+    method: Tensors = field(default_factory=dict)
+    server_step: Tensors = field(default_factory=dict)
+    averaged: Weights | None = None
+    diagnostics: Tensors = field(default_factory=dict)
+    sizes: tuple[int, ...] = ()
+    accepted: tuple[int, ...] = ()
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A state to continue from, and the record of the round that led to it (None: the start alone)."""
+
+    state: State
+    record: Record | None
+
+
+Step = Exchange | Progress
+
+
+def first_state(plan: Plan, weights: Weights) -> State:
+    """The state before anything happened."""
+    device = weights.params.device
+
+    def placed(tensors: Tensors) -> Tensors:
+        return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+    method = placed(plan.method.first_state(weights.params.shape[-1]))
+    shared = weights if plan.shared is None else plan.shared.take(weights)
+    return State(0, weights, method=method, server_step=placed(plan.server_step.first_state(shared.params)))
+
+
+def cohort(plan: Plan, sizes: Sequence[int], t: int) -> list[int]:
+    """The sampled clients of round t, in order: without replacement, by a stream of its own, of those that are left."""
+    there = [client for client, size in enumerate(sizes) if size]
+    taken = max(1, round(plan.sample * len(there)))
+    if taken >= len(there):
+        return there
+    order = streams.order(streams.key(plan.model_seed, streams.Purpose.COHORT, t), len(there))
+    return sorted(there[place] for place in order[:taken].tolist())
+
+
+def play(plan: Plan, state: State) -> Iterator[Step]:
+    """The rounds from `state` to the last."""
+    if not state.sizes:
+        state = yield from _describe(plan, state)
+    plan = replace(plan, method=plan.method.knowing(state.sizes))
+    opening_seconds = 0.0
+    if not state.started:
+        state, opening_seconds = yield from _open(plan, state)
+        yield Progress(state, None)
+    while state.round < plan.rounds:
+        state, record = yield from _Round(plan, state).play()
+        record["seconds"]["prototypes"] += opening_seconds
+        opening_seconds = 0.0
+        yield Progress(state, record)
+
+
+def _describe(plan: Plan, state: State) -> Generator[Step, None, State]:
+    """Learn the clients' sizes. Whoever does not tell takes no part."""
+    expects = Expected({}, {"samples": None})
+    sizes = [0] * len(plan.clients)
+
+    def note(task: Task, payload: Payload) -> None:
+        sizes[task.client] = payload.counts["samples"]
+
+    exchange = Exchange(
+        [
+            Task(Kind.DESCRIBE, client, 0, Payload({}), expects, run=plan.run, name=name)
+            for client, name in enumerate(plan.clients)
+        ],
+        note,
+    )
+    yield exchange
+    _expect_answers(exchange, 0)
+    return replace(state, sizes=tuple(sizes), accepted=(-1,) * len(sizes))
+
+
+def _open(plan: Plan, state: State) -> Generator[Step, None, tuple[State, float]]:
+    """What a method asks before the first round: FedProc's c0."""
+    method, up, down, seconds = state.method, 0, 0, 0.0
+    everyone = [client for client, size in enumerate(state.sizes) if size]
+    for which in plan.method.opening():
+        method, exchange = yield from _pass(plan, state, which, everyone, state.weights, method)
+        up, down = up + exchange.bytes_up, down + exchange.bytes_down
+        seconds += exchange.seconds.get("prototypes", 0.0)
+    return replace(state, started=True, method=method, bytes_up=up, bytes_down=down), seconds
+
+
+def _pass(
+    plan: Plan, state: State, which: Pass, asked: Sequence[int], weights: Weights, own: Tensors
+) -> Generator[Step, None, tuple[Tensors, Exchange]]:
+    """Class means of the clients under one model, and what the method makes of them."""
+    shapes = dict(_means_shapes(plan, weights))
+    if which.covariances:
+        features = plan.method.features
+        shapes["class_covariances"] = ((plan.method.classes, features, features), weights.params.dtype)
+    expects = Expected(shapes, {"samples": None})
+    sums: Tensors = {}
+
+    def collect(task: Task, payload: Payload) -> None:
+        nonlocal sums
+        answer = Answer(task.client, payload.counts["samples"], 0, 0.0, payload.tensors)
+        sums = plan.method.collect_pass(own, which, sums, answer)
+
+    payload = Payload(weights.tensors())
+    tasks = [
+        _task(plan, state, Kind.CLASS_MEANS, client, payload, expects, means=which.mode, covariances=which.covariances)
+        for client in asked
+    ]
+    exchange = Exchange(tasks, collect)
+    if tasks:
+        yield exchange
+        _expect_answers(exchange, state.round)
+    return plan.method.receive_pass(own, which, sums), exchange
+
+
+class _Round:
+    """One round: passes before training, training, merge and server step, evaluation."""
+
+    def __init__(self, plan: Plan, state: State) -> None:
+        self._plan, self._before, self._t = plan, state, state.round
+        self._method = plan.method
+        sampled = cohort(plan, state.sizes, self._t)
+        self._asked = list(self._method.participants(self._t, sampled))
+        averaged = state.averaged if plan.send_averaged else None
+        self._sent = averaged if averaged is not None else state.weights
+        self._own = state.method
+        self._up, self._down = state.bytes_up, state.bytes_down
+        self._seconds = {"train": 0.0, "prototypes": 0.0, "merge": 0.0, "evaluation": 0.0}
+        self._diagnostics = Diagnostics(state.diagnostics)
+        self._refused: dict[str, str] = {}
+
+    def play(self) -> Generator[Step, None, tuple[State, Record]]:
+        plan, t = self._plan, self._t
+        yield from self._passes(self._method.passes(t), self._sent)
+        settings = {"lr": plan.lr_at(t), **self._method.settings(t)}
+        sums = yield from self._train(settings)
+        began = time.perf_counter()
+        state = self._merged(sums)
+        self._seconds["merge"] += time.perf_counter() - began
+        record = self._record(sums, settings, state)
+        if plan.evaluates(t):
+            last = t + 1 == plan.rounds
+            if last:
+                # for the last evaluation: what the method makes of it is no part of the state
+                yield from self._passes(self._method.closing(), state.weights)
+            measured, seconds, diagnostics = yield from self._evaluate(state, last)
+            self._seconds["evaluation"] += seconds
+            record |= measured
+            state = replace(state, diagnostics=diagnostics)
+        record["seconds"] = self._seconds
+        return state, _without_infinities(record)
+
+    def _passes(self, passes: Sequence[Pass], weights: Weights) -> Generator[Step, None, None]:
+        for which in passes:
+            asked = self._asked if which.of == "participants" else _there(self._before)
+            self._own, exchange = yield from _pass(self._plan, self._before, which, asked, weights, self._own)
+            self._note(exchange)
+
+    def _note(self, exchange: Exchange) -> None:
+        self._up += exchange.bytes_up
+        self._down += exchange.bytes_down
+        for name, spent in exchange.seconds.items():
+            if name in self._seconds:  # diagnostics are left out of timings
+                self._seconds[name] += spent
+        self._refused |= exchange.reasons()
+
+    def _train(self, settings: Record) -> Generator[Step, None, TrainingSums]:
+        plan, method, before, t = self._plan, self._method, self._before, self._t
+        payload = Payload({**self._sent.tensors(), **method.send(self._own)})
+        means = method.class_means(t)
+        diagnose = means is None and method.prototypes(self._own) is None and plan.evaluates(t)
+        expects = self._expected_training(means, diagnose)
+        samples = [before.sizes[client] for client in self._asked]
+        by_samples = dict(zip(self._asked, mean_share(samples), strict=True)) if samples else {}
+        by_method = dict(zip(self._asked, method.shares(samples), strict=True)) if samples else {}
+        starting = self._shared(self._sent)
+        merge = plan.merge.begin(starting.params, method.momentum)
+        sums = TrainingSums(starting, merge, plan.batch_size)
+        collected: Tensors = {}
+
+        def collect(task: Task, answer: Payload) -> None:
+            nonlocal collected
+            share = by_method[task.client]
+            sums.add(answer, share, by_samples[task.client])
+            seen = Answer(task.client, answer.counts["samples"], answer.counts["steps"], share, answer.tensors)
+            collected = method.collect(self._own, collected, seen)
+            if diagnose:
+                self._diagnostics.add(task.client, answer)
+
+        tasks = [
+            _task(
+                plan, before, Kind.TRAIN, client, payload, replace(expects, counts={"samples": size, "steps": None}),
+                settings=settings, phases=method.phases(t), means=means or ("clean" if diagnose else None),
+            )
+            for client, size in zip(self._asked, samples, strict=True)
+        ]  # fmt: skip
+        exchange = Exchange(tasks, collect)
+        if tasks:
+            yield exchange
+            _expect_answers(exchange, t)
+        self._note(exchange)
+        self._accepted = [self._asked[place] for place in exchange.accepted]
+        self._everyone = not exchange.refused
+        self._own = method.receive(self._own, collected)
+        return sums
+
+    def _shared(self, weights: Weights) -> Weights:
+        return weights if self._plan.shared is None else self._plan.shared.take(weights)
+
+    def _merged(self, sums: TrainingSums) -> State:
+        """The next state: merge, postprocessing, server step, the method's last word, averaged weights."""
+        plan, before, t = self._plan, self._before, self._t
+        accepted = list(before.accepted)
+        for client in self._accepted:
+            accepted[client] = t
+        state = replace(
+            before, round=t + 1, method=self._own, accepted=tuple(accepted), bytes_up=0, bytes_down=0
+        )  # fmt: skip
+        if not sums.clients:  # nobody was asked
+            return state
+        start = self._shared(self._sent)
+        merged = postprocess.receive(plan.postprocessors, start.params, sums.params(self._everyone), t)
+        params, step = plan.server_step.step(start.params, merged, before.server_step, self._method.step_numbers())
+        params = self._thawed(params, start.params)
+        model = Weights(params, *sums.statistics(self._everyone))
+        if plan.shared is not None:
+            model = plan.shared.put(model, before.weights)
+        model = replace(model, params=self._method.finish(model.params, self._own))
+        state = replace(state, weights=model, server_step=step)
+        if plan.average_weights and not self._alone:
+            state = replace(state, averaged=_averaged(plan.average_weights, before.averaged, model))
+        return state
+
+    def _thawed(self, params: Tensor, start: Tensor) -> Tensor:
+        """What no phase trains stays to the bit, whatever momentum the server has."""
+        trains = {phase.trains for phase in self._method.phases(self._t)}
+        if len(trains) != 1 or trains == {"all"} or self._plan.shared is not None:
+            return params
+        moved, still = (params, start.clone()) if trains == {"classifier"} else (start, params.clone())
+        still[self._plan.classifier] = moved[self._plan.classifier]
+        return still
+
+    def _record(self, sums: TrainingSums, settings: Record, state: State) -> Record:
+        crossing = self._method.federated
+        record: Record = {"round": self._t + 1}
+        if sums.clients:
+            losses = sums.losses(self._everyone)
+            record["train_loss"] = losses[0]
+            names = self._method.term_names()
+            record |= {f"train_{name}": value for name, value in zip(names, losses[1:], strict=True)}
+        record |= {
+            "lr": settings["lr"],
+            "alpha": settings.get("alpha", 0.0),
+            "clients": sums.clients,
+            "samples": sums.samples,
+            "bytes_up": self._up if crossing else 0,
+            "bytes_down": self._down if crossing else 0,
+        }
+        if sums.clients and not self._alone:
+            record["update_norm"] = float(length(state.weights.params - self._before.weights.params))
+            record["client_drift"] = sums.drift()
+        if self._refused:
+            record["refused"] = self._refused
+        return record
+
+    @property
+    def _alone(self) -> bool:
+        """Whether nothing of a model is shared."""
+        return self._plan.shared is not None and self._plan.shared.nothing
+
+    def _evaluate(self, state: State, last: bool) -> Generator[Step, None, tuple[Record, float, Tensors]]:
+        """What was measured, the seconds, and the diagnostics' new state."""
+        plan, method = self._plan, self._method
+        own = method.prototypes(self._own)
+        regular = plan.evaluates_regularly(self._t)
+        diagnostics = self._diagnostics.settled(regular) if own is None else state.diagnostics
+        shown = own or Diagnostics.shown(diagnostics, method.classes, method.features, state.weights.params)
+        if plan.shared is not None:
+            where = _there(state) if not self._alone else self._accepted
+            tasks = [
+                _task(
+                    plan, state, Kind.EVALUATE, client,
+                    Payload({**state.weights.tensors(), **self._diagnostics.of(client, shown)}),
+                    expects=None,
+                )
+                for client in where
+            ]  # fmt: skip
+            counts = self._diagnostics.counts()
+            measured, seconds = yield from measure_clients(plan.held_out, tasks, method.classes, state.sizes, counts)
+            return measured, seconds, diagnostics
+        candidates = [Candidate("", state.weights, *shown)]
+        if state.averaged is not None:
+            candidates.append(Candidate("averaged", state.averaged, *shown))
+        if last:
+            finals = method.final_models(state.weights, self._own)
+            candidates += [Candidate(name, weights, *shown) for name, weights in finals.items()]
+        measured, seconds = yield from measure(
+            plan.held_out, candidates, method.classes, state.sizes, self._t, plan.run
+        )
+        return measured, seconds, diagnostics
+
+    def _expected_training(self, means: MeansMode | None, diagnose: bool) -> Expected:
+        method, weights = self._method, self._sent
+        shared = self._shared(weights)
+        tensors = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in shared.tensors().items()}
+        tensors["losses"] = ((1 + len(method.term_names()),), torch.float64)
+        tensors |= method.returns(weights.params.shape[-1], weights.params.dtype)
+        if means is not None or diagnose:
+            tensors |= _means_shapes(self._plan, weights)
+        return Expected(tensors, {}, MEANS if diagnose else frozenset(), frozenset({"losses"}))
+
+
+def _there(state: State) -> list[int]:
+    return [client for client, size in enumerate(state.sizes) if size]
+
+
+def _task(
+    plan: Plan, state: State, kind: Kind, client: int, payload: Payload, expects: Expected | None, **more: Any
+) -> Task:
+    """A task with what a client on another machine needs to know."""
+    return Task(
+        kind, client, state.round if kind is not Kind.EVALUATE else state.round - 1, payload, expects or Expected({}),
+        run=plan.run, name=plan.clients[client], last_accepted=state.accepted[client], **more,
+    )  # fmt: skip
+
+
+def _means_shapes(plan: Plan, weights: Weights) -> Shapes:
+    classes, features = plan.method.classes, plan.method.features
+    return {
+        "class_means": ((classes, features), weights.params.dtype),
+        "class_counts": ((classes,), torch.int64),
+    }
+
+
+def _averaged(d: float, before: Weights | None, now: Weights) -> Weights:
+    """a <- d a + (1 - d) w, started at the first averaged model; float buffers likewise."""
+    if before is None:
+        return now
+    params, buffers = (d * a + (1 - d) * w for a, w in ((before.params, now.params), (before.buffers, now.buffers)))
+    return Weights(params, buffers, now.counters)
+
+
+def _expect_answers(exchange: Exchange, t: int) -> None:
+    """A round in which nobody answers well is the end."""
+    if not exchange.answered:
+        raise ValueError("the exchange was not finished: expected a reply to every task")
+    if not exchange.accepted:
+        first = exchange.tasks[0]
+        others = f" and {len(exchange.tasks) - 1} others" if len(exchange.tasks) > 1 else ""
+        raise Diverged(t + 1, f"no usable answer; client {first.client}{others}: {exchange.refused[0]}")
+
+
+def _without_infinities(record: Record) -> Record:
+    """JSON has neither infinity nor NaN: such a number is on record as null."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in record.items()
+    }

@@ -1,0 +1,72 @@
+"""What the round loop asks a client for, and what it is given back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from fedproc.protocol.guard import Expected
+from fedproc.protocol.payload import Payload
+
+SERVER = -1  # the number of the server itself, which evaluates the global model
+
+Trains = Literal["all", "classifier", "features"]
+MeansMode = Literal["clean", "training"]
+
+
+class Kind(StrEnum):
+    DESCRIBE = "describe"  # how many samples there are
+    TRAIN = "train"
+    CLASS_MEANS = "class means"
+    EVALUATE = "evaluate"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of a client's round: how many epochs, which part of the network is trained (the rest is frozen; where that
+    is the features, they are in evaluation mode), and whether the weights it ends with are the client's answer.
+    """
+
+    epochs: int
+    name: str = "train"
+    trains: Trains = "all"
+    returns: bool = True
+
+
+@dataclass(frozen=True)
+class Task:
+    """One piece of client work: for which run, who, in which round (from 0), from which payload, with which numbers.
+
+    `last_accepted` is the round of the client's last accepted training (-1: none), by which a client on another machine
+    knows whether the state it set aside counts. `means`: class means are taken, clean (evaluation mode, every sample)
+    or training (batch statistics, augmented, whole batches); `covariances` are wanted with them.
+    """
+
+    kind: Kind
+    client: int
+    round: int
+    payload: Payload
+    expects: Expected
+    settings: Mapping[str, float] = field(default_factory=dict)
+    phases: tuple[Phase, ...] = ()
+    means: MeansMode | None = None
+    covariances: bool = False
+    run: str = ""
+    name: str = ""
+    last_accepted: int = -1
+
+    @property
+    def epochs(self) -> int:
+        """Of all phases together."""
+        return sum(phase.epochs for phase in self.phases)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a client answers: its payload, or why there is none; and the seconds it took, by kind of work."""
+
+    payload: Payload | None
+    refused: str | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)

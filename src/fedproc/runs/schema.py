@@ -1,0 +1,192 @@
+"""What each file of a run folder must hold, and the one way to read them: whatever is wrong is named with file, field
+and value. Folders of the first format (before chained lines) are read as well.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedproc.errors import InputError
+
+Record = dict[str, Any]
+FORMAT = 2
+
+
+class Schema(BaseModel):
+    """Fields that others rely on; further ones may stand beside them."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class ConfigFile(Schema):
+    method: str
+    fingerprint: str
+    data: str
+    seed: int
+    data_seed: int
+    clients: int
+    partition: str
+    beta: float
+    sample: float
+    rounds: int
+    epochs: int
+    lr: float
+    network: str
+
+
+class EnvironmentFile(Schema):
+    device: str
+    executor: str
+    lanes: int
+    threads: int
+    started: str | None = None
+    kernels: str | None = None
+    runs_at_once: int | None = None
+    command: list[str] = []
+    commit: str | None = None
+    source_sha256: str | None = None
+
+
+class PartitionFile(Schema):
+    class_names: list[str]
+    counts: list[list[int]]
+    client_names: list[str] = []
+
+
+class MetricsLine(Schema):
+    round: int
+    samples: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds: dict[str, float] = {}
+    test_accuracy: float | None = None
+    val_accuracy: float | None = None
+    prototype_accuracy: float | None = None
+    val_prototype_accuracy: float | None = None
+    train_loss: float | None = None
+
+
+class ConfusionLine(Schema):
+    round: int
+    confusion: list[list[int]]
+
+
+class ResultFile(Schema):
+    status: Literal["finished", "diverged", "failed"]
+
+
+class FinishedResult(Schema):
+    rounds: int
+    seconds: float
+    final_accuracy: float
+    best_accuracy: float
+    last10_accuracy: float
+    final_prototype_accuracy: float
+
+
+class ValidatedResult(Schema):
+    rounds: int
+    seconds: float
+    val_final_accuracy: float
+    val_best_accuracy: float
+    val_last10_accuracy: float
+    val_final_prototype_accuracy: float
+
+
+class EndedResult(Schema):
+    round: int
+    reason: str
+
+
+class ClientFiles(Schema):
+    files: dict[str, tuple[str, str]]
+    last: dict[str, tuple[int, int]]
+
+
+class CheckpointValues(Schema):
+    round: int
+    sizes: list[int]
+    accepted: list[int]
+    bytes_up: int
+    bytes_down: int
+    clients: ClientFiles
+    lines: dict[str, list[str]]  # of metrics.jsonl and confusion.jsonl: the checksums that the last line may have
+
+
+class TensorPlace(Schema):
+    dtype: str
+    shape: list[int]
+    offset: int
+
+
+class CheckpointFile(Schema):
+    schema_: int = Field(alias="schema")
+    values: CheckpointValues
+    tensors: dict[str, TensorPlace]
+    shards: dict[str, str]
+    checksum: str
+
+
+Model = TypeVar("Model", bound=Schema)
+
+
+def read(path: Path, schema: type[Model]) -> Model | None:
+    """A JSON file as its schema; None where there is no such file."""
+    found = read_json(path)
+    return None if found is None else checked(path, found, schema)
+
+
+def checked(where: Path | str, found: Record, schema: type[Model]) -> Model:
+    """An object of a file as its schema; `where` names it."""
+    try:
+        return schema.model_validate_json(json.dumps(found))
+    except ValidationError as error:
+        raise InputError(f"{where}: {_sentence(error)}") from None
+
+
+def read_json(path: Path) -> Record | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: expected a JSON object")
+    return found
+
+
+WORDS = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "string_type": "a word",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "tuple_type": "a list",
+    "finite_number": "a finite number",
+}
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first complaint: the field, its value, what was expected."""
+    complaints = error.errors()
+    first = complaints[0]
+    names = [str(part) for part in first["loc"] if part not in ("int", "float", "constrained-int", "constrained-float")]
+    name = ".".join(names) or "the file"
+    if first["type"] == "missing":
+        return f"{name} is missing"
+    same = {WORDS.get(c["type"], _expected(c)) for c in complaints if c["loc"][:1] == first["loc"][:1]}
+    if {"a whole number", "a number"} <= same:
+        same -= {"a whole number"}
+    shown = json.dumps(first["input"]) if not isinstance(first["input"], str) else first["input"]
+    return f"{name} {shown[:60]}: expected {' or '.join(sorted(same))}"
+
+
+def _expected(complaint: Any) -> str:
+    return str(complaint.get("ctx", {}).get("expected", complaint["msg"])).replace("'", "")

@@ -1,0 +1,1 @@
+"""Many round loops driven with many sites over one pool of lanes."""

@@ -1,0 +1,279 @@
+"""Drives the round loops of one or many experiments with one pool of lanes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from fedproc import kernels
+from fedproc.errors import InputError, MethodError
+from fedproc.experiment import Experiment
+from fedproc.kernels import cpu
+from fedproc.lanes import Executor, Job, LaneError, Outcome, choose, resolve_precision, using_precision
+from fedproc.lanes.stacked import StackedExecutor
+from fedproc.lanes.streamed import StreamedExecutor
+from fedproc.protocol.exchange import Exchange
+from fedproc.protocol.task import Kind
+from fedproc.runs.provenance import environment
+from fedproc.simulation.interrupt import Interrupt
+from fedproc.simulation.preparation import Library
+from fedproc.simulation.session import Session
+
+Record = dict[str, Any]
+
+
+class Watcher(Protocol):
+    """Who wants to see the work go on."""
+
+    def begin(self, sessions: Sequence[Session], executor: Executor) -> None: ...
+
+    def update(self, session: Session) -> None: ...
+
+    def end(self) -> None: ...
+
+
+class Nobody:
+    """Watches nothing."""
+
+    def begin(self, sessions: Sequence[Session], executor: Executor) -> None: ...
+
+    def update(self, session: Session) -> None: ...
+
+    def end(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its headline numbers, one record per round, and its folder if it has one."""
+
+    experiment: Experiment
+    label: str
+    result: Record
+    metrics: list[Record]
+    path: Path | None
+
+    @property
+    def seed(self) -> int:
+        return self.experiment.seed
+
+
+def run(
+    experiment: Experiment,
+    out: str | Path | None = None,
+    *,
+    fresh: bool = False,
+    watcher: Watcher | None = None,
+    interrupt: Interrupt | None = None,
+) -> Run:
+    """Run an experiment, or continue it where its folder left off; without `out` nothing is written."""
+    asked = {experiment.method: (experiment, Path(out) if out else None)}
+    return run_all(asked, fresh=fresh, watcher=watcher, interrupt=interrupt)[0]
+
+
+def run_all(
+    experiments: Mapping[str, tuple[Experiment, Path | None]],
+    *,
+    fresh: bool = False,
+    watcher: Watcher | None = None,
+    interrupt: Interrupt | None = None,
+) -> list[Run]:
+    """Run labelled experiments side by side, each in its folder. A run that diverges or fails does not stop the
+    others.
+    """
+    watcher = watcher or Nobody()
+    library = Library()
+    sessions: list[Session] = []
+    try:
+        for label, (experiment, _) in experiments.items():
+            sessions.append(Session(experiment, library, label))
+        _check(sessions)
+        for session, (_, path) in zip(sessions, experiments.values(), strict=True):
+            if path is not None:
+                session.claim(path, fresh)
+        for session in sessions:
+            session.open(fresh)
+        unfinished = [session for session in sessions if session.result is None]
+        if unfinished:
+            with executor_for(unfinished) as executor:
+                _record(unfinished, executor)
+                watcher.begin(sessions, executor)
+                drive(unfinished, executor, watcher, interrupt)
+                _record(unfinished, executor, work_of(executor))
+        return [
+            Run(s.experiment, s.label, s.result or {}, s.records, s.folder.path if s.folder else None) for s in sessions
+        ]
+    finally:
+        watcher.end()
+        for session in sessions:
+            session.close()
+
+
+def _record(sessions: Sequence[Session], executor: Executor, more: Record | None = None) -> None:
+    """Write down how the work was laid out, where runs have folders."""
+    for session in sessions:
+        if session.folder is not None:
+            layout = (executor.name, executor.lanes, executor.threads, kernels.precision())
+            made = {**environment(session.device, *layout), "runs_at_once": len(sessions)}
+            made["kernels"] = which_kernels(session.device)
+            before = session.folder.environment()
+            begun = {"started": before.started} if before is not None and before.started else {}
+            session.folder.write_environment({**made, **begun, **(more or {})})
+
+
+def which_kernels(device: torch.device) -> str:
+    """Whose kernels do the work: our own, or torch's alone."""
+    reason = kernels.missing() if device.type == "cuda" else cpu.missing()
+    return "own" if reason is None else "torch"
+
+
+def work_of(executor: Executor) -> Record:
+    """The share of lane-steps that trained somebody, and the most memory a GPU held, where there are such."""
+    found: Record = {}
+    if isinstance(executor, (StackedExecutor, StreamedExecutor)) and executor.steps_run:
+        found["lane_use"] = executor.steps_worked / executor.steps_run
+    if torch.cuda.is_available() and (peak := torch.cuda.max_memory_allocated()):
+        found["peak_memory_bytes"] = peak
+    return found
+
+
+def _check(sessions: Sequence[Session]) -> None:
+    """Refuse what cannot run, before any folder is touched."""
+    for name in ("executor", "lanes", "precision"):
+        wanted = {getattr(session.experiment, name) for session in sessions}
+        if len(wanted) > 1:
+            raise InputError(f"--{name}: expected the same for all runs, got {', '.join(sorted(map(str, wanted)))}")
+    first, device = sessions[0].experiment, sessions[0].device
+    made = choose(first.executor, first.lanes, None, [session.setting for session in sessions], 1)
+    made.close()
+    resolve_precision(first.precision, device, made.name)
+
+
+@contextmanager
+def executor_for(sessions: Sequence[Session]) -> Iterator[Executor]:
+    """What the experiments ask for; `auto` means what the interrupted runs had, where they all had the same."""
+    first, device = sessions[0].experiment, sessions[0].device
+    settings = [session.setting for session in sessions]
+    befores = [_layout(session) for session in sessions]
+    before = befores[0] if len(set(befores)) == 1 else None
+    here = before is not None and before[0] == str(device) and first.executor in ("auto", before[1])
+    if before is not None and here and first.lanes in ("auto", before[2]):
+        made = choose(before[1], before[2], before[3], settings, before[2])
+        if isinstance(made, StackedExecutor):
+            made.fixed = first.lanes != "auto"
+    else:
+        made = choose(first.executor, first.lanes, None, settings, sum(session.cohort for session in sessions))
+    now = (str(device), made.name, made.lanes, made.threads, which_kernels(device))
+    for session, then in zip(sessions, befores, strict=True):
+        if then is not None and then != now:
+            names = ("device", "executor", "lanes", "threads", "kernels")
+            changed = [(n, a, b) for n, a, b in zip(names, then, now, strict=True) if a != b]
+            session.notes.append("; ".join(f"{name} was {old}, is {new}" for name, old, new in changed))
+    try:
+        with using_precision(resolve_precision(first.precision, device, made.name)):
+            yield made
+    finally:
+        made.close()
+
+
+def _layout(session: Session) -> tuple[str, str, int, int, str] | None:
+    """Device, executor, lanes, threads and kernels that an interrupted run had."""
+    found = session.folder.environment() if session.folder else None
+    if found is None:
+        return None
+    return found.device, found.executor, found.lanes, found.threads, found.kernels or which_kernels(session.device)
+
+
+def drive(
+    sessions: Sequence[Session], executor: Executor, watcher: Watcher | None = None, interrupt: Interrupt | None = None
+) -> None:
+    """Round by round together: collect everyone's tasks, do them, hand the answers back.
+
+    Training waits until everyone is ready to train, so that all of it shares the lanes.
+    """
+    with torch.cuda.device(sessions[0].device) if sessions[0].device.type == "cuda" else nullcontext():
+        _drive(sessions, executor, watcher or Nobody(), interrupt or Interrupt())
+
+
+Waiting = list[tuple[Session, Exchange]]
+
+
+def _drive(sessions: Sequence[Session], executor: Executor, watcher: Watcher, interrupt: Interrupt) -> None:
+    try:
+        waiting: Waiting = []
+        for session in sessions:
+            waiting += _next(session, watcher)
+        while waiting:
+            interrupt.check()
+            others = [(session, exchange) for session, exchange in waiting if exchange.kind is not Kind.TRAIN]
+            now = others or waiting
+            _do(now, executor)
+            if executor.notes:
+                _pass_on(executor, sessions)
+            following: Waiting = []
+            for session, exchange in waiting:
+                if others and exchange.kind is Kind.TRAIN:
+                    following.append((session, exchange))
+                else:
+                    following += _next(session, watcher)
+            waiting = following
+    except KeyboardInterrupt:
+        for session in sessions:
+            session.save()
+        raise
+
+
+def _pass_on(executor: Executor, sessions: Sequence[Session]) -> None:
+    """Hand what the executor noted to the runs, and record the lanes it has now."""
+    for session in sessions:
+        session.notes += executor.notes
+    executor.notes.clear()
+    _record(sessions, executor)
+
+
+def _next(session: Session, watcher: Watcher) -> Waiting:
+    done, over = len(session.records), session.result is not None
+    exchange = session.advance()
+    if len(session.records) > done or (exchange is None and (not over or session.ended is not None)):
+        watcher.update(session)
+    return [] if exchange is None else [(session, exchange)]
+
+
+def _do(asked: Waiting, executor: Executor) -> None:
+    """Do all tasks of these exchanges. A run whose method fails ends, and the others' tasks are done without it. The
+    wall clock is shared out by how long each was at work.
+    """
+    began = time.perf_counter()
+    left: list[tuple[Session, Exchange, int, Job]] = []
+    for session, exchange in asked:
+        try:
+            left += [(session, exchange, place, job) for place, job in enumerate(session.jobs(exchange))]
+        except MethodError as error:
+            session.fail(error)
+    while left:
+        taken: set[int] = set()
+
+        def take(at: int, outcome: Outcome, left: Any = left, taken: set[int] = taken) -> None:
+            session, exchange, place, _ = left[at]
+            taken.add(at)
+            session.take(exchange, place, outcome)
+
+        try:
+            executor.execute([job for _, _, _, job in left], take)
+            break
+        except LaneError as error:
+            if not isinstance(error.error, MethodError):
+                raise
+            failing = {id(left[at][0]) for at in error.places}
+            for session in {id(s): s for s, _, _, _ in left if id(s) in failing}.values():
+                session.fail(error)
+            left = [each for at, each in enumerate(left) if at not in taken and id(each[0]) not in failing]
+    wall = time.perf_counter() - began
+    busy = sum(sum(exchange.seconds.values()) for _, exchange in asked)
+    for _, exchange in asked:
+        exchange.share_clock(wall / busy if busy else 0.0)

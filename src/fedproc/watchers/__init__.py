@@ -1,0 +1,1 @@
+"""Who looks on while runs go on, beside the display of the command line."""
