@@ -7,7 +7,8 @@ The server keeps h, the mean of all clients' h_i, and takes the mean of the weig
 import torch
 from pydantic import Field
 
-from fedproc.methods.fedavg import FedAvg, Options
+from fedproc.methods.fedavg import FedAvg
+from fedproc.methods.method import Options
 
 
 class FedDynOptions(Options):
@@ -21,33 +22,38 @@ class FedDyn(FedAvg):
 
     # the server's half
 
-    def begin(self, params):
-        return {"h": torch.zeros(params, dtype=self.problem.dtype)}
+    def first_state(self, params):
+        return {**super().first_state(params), "h": torch.zeros(params, dtype=self.client.dtype)}
 
     def shares(self, samples):
         return [1 / len(samples)] * len(samples)
 
-    def receive(self, kept, answers):
-        moved = sum(answer.tensors["moved"] for answer in answers)
-        return {**kept, "h": kept["h"] - self.options.strength * moved / len(self.problem.client_sizes)}
+    def collect(self, state, sums, answer):
+        moved = sums.get("moved", torch.zeros_like(state["h"])) + answer.tensors["moved"]
+        return {**super().collect(state, sums, answer), "moved": moved}
 
-    def finish(self, params, kept):
-        return params - kept["h"] / self.options.strength
+    def receive(self, state, sums):
+        step = self.options.strength * sums["moved"] / len(self.server.client_sizes)
+        return {**super().receive(state, sums), "h": state["h"] - step}
+
+    def finish(self, params, state):
+        return super().finish(params, state) - state["h"] / self.options.strength
 
     # the client's half
 
     def correct(self, gradient, local):
         distance = local.weights.params - local.start.params
-        return gradient + self.options.strength * distance - local.kept["h"]
+        return super().correct(gradient, local) + self.options.strength * distance - local.state["h"]
 
-    def returned(self, params, dtype):
-        return {"moved": ((params,), dtype)}
+    def returns(self, params, dtype):
+        return {**super().returns(params, dtype), "moved": ((params,), dtype)}
 
-    def answer(self, local):
-        return {"moved": local.weights.params.detach() - local.start.params}
+    def reply(self, local):
+        return {**super().reply(local), "moved": local.weights.params.detach() - local.start.params}
 
-    def keep_first(self, client, start, fresh):
-        return {"h": torch.zeros_like(start.params)}
+    def first_client_state(self, client, sent, fresh):
+        return {**super().first_client_state(client, sent, fresh), "h": torch.zeros_like(sent.params)}
 
-    def keep(self, local):
-        return {"h": local.kept["h"] - self.options.strength * self.answer(local)["moved"]}
+    def next_client_state(self, local):
+        moved = local.weights.params.detach() - local.start.params
+        return {**super().next_client_state(local), "h": local.state["h"] - self.options.strength * moved}

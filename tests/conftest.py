@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from fedproc.cli.commands import execute
 from fedproc.data.images import Images, Split
 from fedproc.experiment import Experiment
 from fedproc.lanes import choose
-from fedproc.simulation.drive import Nobody, drive
+from fedproc.simulation.drive import drive
 from fedproc.simulation.preparation import Library
 from fedproc.simulation.session import Session
 
@@ -73,7 +75,7 @@ def train() -> Train:
         session = toy_session(images, **given)
         made = choose(executor, lanes, 1, [session.setting], session.cohort)
         try:
-            drive([session], made, Nobody())
+            drive([session], made)
         finally:
             made.close()
         return session
@@ -111,10 +113,15 @@ def contents(folder: Path) -> dict[str, Any]:
             continue
         if name == "metrics.jsonl":
             lines = [json.loads(line) for line in path.read_text().splitlines()]
-            found[name] = [{k: v for k, v in line.items() if k != "seconds"} for line in lines]
+            found[name] = [{k: v for k, v in line.items() if k not in ("seconds", "chain")} for line in lines]
         elif name == "result.json":
             result = json.loads(path.read_text())
-            found[name] = {k: v for k, v in result.items() if k not in ("seconds", "samples_per_second")}
+            timed = ("seconds", "samples_per_second", "metrics_checksum")
+            found[name] = {k: v for k, v in result.items() if k not in timed}
+        elif path.name == "checkpoint.json":
+            index = json.loads(path.read_text())
+            del index["checksum"], index["values"]["lines"]  # which hold what seconds were measured
+            found[name] = index
         else:
             found[name] = path.read_bytes()
     return found
@@ -130,11 +137,30 @@ def work(folder: Path, images: Images | None = None, fresh: bool = False, **give
     executor = choose("serial", 1, 1, [session.setting], 5)
     try:
         if session.result is None:
-            drive([session], executor, Nobody())
+            drive([session], executor)
     finally:
         executor.close()
         session.close()
     return session
+
+
+def fedproc(*words: object) -> subprocess.CompletedProcess[str]:
+    """The command line, as a process of its own."""
+    return subprocess.run([sys.executable, "-m", "fedproc", *map(str, words)], capture_output=True, text=True)
+
+
+@pytest.fixture(scope="session")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A person's own images: three sizes, two formats, two classes that differ in colour."""
+    folder = tmp_path_factory.mktemp("own")
+    rng = np.random.default_rng(0)
+    for name, colour in (("red", (200, 40, 40)), ("blue", (40, 40, 200))):
+        (folder / name).mkdir()
+        for i in range(45):
+            size = ((40, 40), (64, 48), (33, 50))[i % 3]
+            pixels = np.clip(np.array(colour) + rng.normal(0, 30, (size[1], size[0], 3)), 0, 255).astype(np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{i}.{'png' if i % 2 else 'jpg'}")
+    return folder
 
 
 SMALL = ["--data", "fashion-mini", "--clients", "4", "--rounds", "2", "--epochs", "1", "--batch-size", "128"]

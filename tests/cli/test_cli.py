@@ -150,7 +150,7 @@ def test_help_explains_every_field_with_its_default(capsys: pytest.CaptureFixtur
         assert field.description and field.description in texts[name], name
         assert f" {flag(name)} " in printed, name
         follows = "follows" in field.description
-        if field.default is not None and not follows:
+        if field.default not in (None, ()) and not follows:
             shown = str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
             assert texts[name].endswith(f"default: {shown}"), name
 

@@ -10,11 +10,14 @@ from conftest import ToyLibrary, Train, toy_experiment, toy_images, toy_session
 from torch import Tensor
 
 from fedproc import InputError
-from fedproc.lanes import Job, Kind, Outcome, choose, set_precision
-from fedproc.lanes.captured import Rig
+from fedproc.lanes import Job, choose, using_precision
+from fedproc.lanes.captured import CapturedLanes
+from fedproc.lanes.executor import Done
 from fedproc.lanes.stacked import StackedExecutor
 from fedproc.methods import METHODS
-from fedproc.simulation.drive import Nobody, drive
+from fedproc.protocol.diagnostics import Diagnostics
+from fedproc.protocol.task import Kind
+from fedproc.simulation.drive import drive
 from fedproc.simulation.session import Session
 
 NETWORKS = {"simple-cnn": "simple-cnn", "batch-norm": "toy_networks:BatchNormNet"}
@@ -30,6 +33,12 @@ def distance(first: Session, second: Session) -> float:
     return float((a - b).norm() / a.norm())
 
 
+def shown(session: Session) -> tuple[Tensor, Tensor]:
+    """The prototypes that the last evaluation used."""
+    state, method = session.state, session.plan.method
+    return method.prototypes(state.method) or Diagnostics.shown(state.diagnostics, 4, 256, state.weights.params)
+
+
 def agree(train: Train, tolerance: float, device: str = "cpu", **given: object) -> None:
     """Serial against stacked in two shapes, on ragged clients, some smaller than a batch, one class held by nobody."""
     images = toy_images(absent=2)
@@ -41,14 +50,14 @@ def agree(train: Train, tolerance: float, device: str = "cpu", **given: object) 
         for one, other in zip(serial.records, stacked.records, strict=True):
             assert one["samples"] == other["samples"] and one["bytes_up"] == other["bytes_up"]
             assert one["train_loss"] == pytest.approx(other["train_loss"], rel=max(1e-4, tolerance))
-        kept, others = serial.state.kept, stacked.state.kept
-        assert torch.equal(kept["known"], others["known"])
-        assert not kept["known"][2]
-        assert (kept["prototypes"] - others["prototypes"]).norm() < 10 * tolerance * kept["prototypes"].norm()
+        (prototypes, known), (others, known_too) = shown(serial), shown(stacked)
+        assert torch.equal(known, known_too)
+        assert not known[2]
+        assert (prototypes - others).norm() < 10 * tolerance * prototypes.norm()
 
 
 def test_the_toy_problem_is_ragged() -> None:
-    sizes = toy_session(toy_images(absent=2)).plan.client_sizes
+    sizes = toy_session(toy_images(absent=2)).client_sizes
     assert min(sizes) < 16 < max(sizes) and len({s // 16 for s in sizes}) > 1
 
 
@@ -78,7 +87,7 @@ def test_solo_agrees(train: Train, network: str) -> None:
     images = toy_images(absent=2)
     serial, stacked = train(images, "serial", 1, **given), train(images, "stacked", 3, **given)
     for client in range(5):
-        one, other = serial.store.get(client), stacked.store.get(client)
+        one, other = serial.states.get(client), stacked.states.get(client)
         assert one is not None and other is not None
         for name in ("params", "buffers", "velocity"):
             assert (one[name] - other[name]).norm() <= 1e-9 * one["params"].norm()
@@ -93,7 +102,7 @@ def test_pooled_runs_that_differ_in_calibration_do_not_share_lanes() -> None:
         library = ToyLibrary(images)
         sessions = [Session(session.experiment, library) for session in sessions]
         made = choose(executor, lanes, 1, [session.setting for session in sessions], 10)
-        drive(sessions, made, Nobody())
+        drive(sessions, made)
         made.close()
         ends[executor] = sessions
     assert distance(*ends["serial"]) > 1e-3
@@ -106,7 +115,7 @@ def side_by_side(executor: str, lanes: int, methods: list[str], **given: object)
     library = ToyLibrary(toy_images(absent=2))
     sessions = [Session(toy_experiment(method=method, **given), library, method) for method in methods]
     made = choose(executor, lanes, 1, [session.setting for session in sessions], 5 * len(methods))
-    drive(sessions, made, Nobody())
+    drive(sessions, made)
     made.close()
     return sessions
 
@@ -129,9 +138,9 @@ def test_all_train_together_however_much_they_ask_in_between(monkeypatch: pytest
     trained: list[set[str]] = []
     execute = StackedExecutor.execute
 
-    def spy(self: StackedExecutor, jobs: Sequence[Job]) -> list[Outcome]:
-        trained.append({job.setting.method.name for job in jobs if job.task.kind is Kind.TRAIN})
-        return execute(self, jobs)
+    def spy(self: StackedExecutor, jobs: Sequence[Job], done: Done) -> None:
+        trained.append({job.setting.method.method.name for job in jobs if job.task.kind is Kind.TRAIN})
+        execute(self, jobs, done)
 
     monkeypatch.setattr(StackedExecutor, "execute", spy)
     side_by_side("stacked", 10, ["fedavg", "fedproc", "fedprox"], rounds=3)
@@ -158,21 +167,21 @@ def test_a_network_of_ones_own_is_not_streamed(train: Train) -> None:
 def test_out_of_memory_halves_the_lanes(monkeypatch: pytest.MonkeyPatch, executor: str) -> None:
     """A device that holds two lanes at most: the run goes on with as many, and says so."""
     library = ToyLibrary(toy_images())
-    run_it, held = Rig.run, []
+    run_it, held = CapturedLanes.run, []
 
-    def small(rig: Rig, steps: int) -> None:
-        held.append(rig)
-        if sum(rig.lanes) > 2 or (executor == "streamed" and len({id(rig) for rig in held}) > 2):
+    def small(lanes: CapturedLanes, steps: int) -> None:
+        held.append(lanes)
+        if sum(lanes.lanes) > 2 or (executor == "streamed" and len({id(each) for each in held}) > 2):
             held.clear()
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
-        run_it(rig, steps)
+        run_it(lanes, steps)
 
-    monkeypatch.setattr(Rig, "run", small)
+    monkeypatch.setattr(CapturedLanes, "run", small)
     ends = {}
     for kind, lanes in ((executor, 5), ("serial", 1)):
         session = Session(toy_experiment(dtype="float64"), library)
         made = choose(kind, lanes, 1, [session.setting], 5)
-        drive([session], made, Nobody())
+        drive([session], made)
         ends[kind] = session
         if kind == executor:
             assert made.lanes <= 2
@@ -260,7 +269,6 @@ def test_edges_work(train: Train, shape: dict[str, int], given: dict[str, object
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-5)])
 def test_executors_agree_on_a_gpu(train: Train, network: str, method: str, dtype: str, tolerance: float) -> None:
-    set_precision("fp32")
     given = {"network": NETWORKS[network], "method": method, "dtype": dtype, "lr": 0.01}
     agree(train, tolerance, device="cuda", **given)
     images = toy_images(absent=2)
@@ -270,7 +278,6 @@ def test_executors_agree_on_a_gpu(train: Train, network: str, method: str, dtype
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 def test_pooled_and_streamed_lanes_agree_on_a_gpu(train: Train) -> None:
-    set_precision("fp32")
     methods = ["fedavg", "fedprox", "scaffold", "moon", "fedproc"]
     given = {"device": "cuda", "lr": 0.01}
     for one, other in zip(
@@ -291,9 +298,8 @@ def test_bf16_learns_what_float32_learns(train: Train, executor: str, network: s
     given = {"device": "cuda", "network": network, "width": 16, "lr": 0.01, "rounds": 4, "normalize_z": True}
     ends = {}
     for precision in ("fp32", "bf16"):
-        set_precision(precision)
-        ends[precision] = train(toy_images(side=28), executor, 3, **given)
-    set_precision("fp32")
+        with using_precision(precision):
+            ends[precision] = train(toy_images(side=28), executor, 3, **given)
     moved = {name: session.state.weights.params for name, session in ends.items()}
     assert 0 < float((moved["bf16"] - moved["fp32"]).norm() / moved["fp32"].norm()) < 0.2
     assert abs(ends["bf16"].records[-1]["test_accuracy"] - ends["fp32"].records[-1]["test_accuracy"]) <= 0.15

@@ -5,19 +5,26 @@ import torch.nn.functional as F
 from conftest import Train, toy_images
 
 from fedproc import streams
-from fedproc.methods.merges import Trained, mean, merge_statistics
-from fedproc.networks import Weights, build
+from fedproc.methods.merges import Mean
+from fedproc.networks import build
+from fedproc.protocol.payload import Payload
+from fedproc.protocol.sums import TrainingSums
+from fedproc.protocol.weights import Weights
 from fedproc.streams import Purpose
 
 
-def trained(params: list[float], share: float, buffers: list[float], counter: int) -> Trained:
-    return Trained(Weights(torch.tensor(params), torch.tensor(buffers), torch.tensor([counter])), share, 1)
+def answer(params: list[float], buffers: list[float], counter: int) -> Payload:
+    weights = Weights(torch.tensor(params), torch.tensor(buffers), torch.tensor([counter]))
+    return Payload({**weights.tensors(), "losses": torch.tensor([1.0])}, {"samples": 1, "steps": 1})
 
 
 def test_mean_by_hand() -> None:
-    clients = [trained([1.0, 2.0], 0.25, [4.0], 3), trained([5.0, -2.0], 0.75, [8.0], 7)]
-    assert mean(torch.zeros(2), clients, 0.9).tolist() == [0.25 * 1 + 0.75 * 5, 0.25 * 2 - 0.75 * 2]
-    buffers, counters = merge_statistics(clients)
+    start = Weights(torch.zeros(2), torch.zeros(1), torch.tensor([0]))
+    sums = TrainingSums(start, Mean().begin(start.params, 0.9), batch_size=1)
+    for share, payload in ((0.25, answer([1.0, 2.0], [4.0], 3)), (0.75, answer([5.0, -2.0], [8.0], 7))):
+        sums.add(payload, share, share)
+    assert sums.params(True).tolist() == [0.25 * 1 + 0.75 * 5, 0.25 * 2 - 0.75 * 2]
+    buffers, counters = sums.statistics(True)
     assert buffers.tolist() == [0.25 * 4 + 0.75 * 8]
     assert counters.tolist() == [7]
 
@@ -27,7 +34,7 @@ def test_one_client_is_plain_sgd_with_momentum_zeroed_each_round(train: Train) -
     session = train(images, method="fedavg", clients=1, rounds=3, epochs=2, batch_size=16, lr=0.05)
 
     model = build(session.setting.spec, seed=0)
-    share = session.setting.shares[0]
+    share = session.clients[0].indices
     pixels = session.setting.normalisation.apply(torch.from_numpy(images.train.images), torch.float32)
     labels = torch.from_numpy(images.train.labels)
     for t in range(3):

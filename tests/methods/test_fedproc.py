@@ -4,13 +4,12 @@ import pytest
 import torch
 from conftest import Train, toy_images
 
-from fedproc.methods.fedavg import Problem
 from fedproc.methods.fedproc import FedProc, Options
-from fedproc.protocol.payload import Payload
+from fedproc.methods.method import Answer, ClientProblem, ServerProblem
 
 
 def method(rounds: int = 4, **options: object) -> FedProc:
-    return FedProc(Options(**options), Problem(rounds=rounds, classes=3, features=2, model_seed=0))
+    return FedProc(Options(**options), ClientProblem(classes=3, features=2), ServerProblem(rounds))
 
 
 def test_linear_schedule_by_hand() -> None:
@@ -37,23 +36,22 @@ def test_which_runs_can_be_continued_with_more_rounds() -> None:
 
 
 def test_a_class_nobody_held_this_round_keeps_its_prototype() -> None:
-    kept = {
+    state = {
         "prototypes": torch.tensor([[9.0, 9.0], [5.0, 5.0], [0.0, 0.0]]),
         "known": torch.tensor([True, True, False]),
     }
-    answer = Payload(
-        {"class_means": torch.tensor([[1.0, 2.0], [0.0, 0.0], [0.0, 0.0]]), "class_counts": torch.tensor([4, 0, 0])}
-    )
-    after = method().receive(kept, [answer])
+    means = torch.tensor([[1.0, 2.0], [0.0, 0.0], [0.0, 0.0]])
+    answer = Answer(0, 4, 1, 1.0, {"class_means": means, "class_counts": torch.tensor([4, 0, 0])})
+    after = method().receive(state, method().collect(state, {}, answer))
     assert after["prototypes"].tolist() == [[1.0, 2.0], [5.0, 5.0], [0.0, 0.0]]
     assert after["known"].tolist() == [True, True, False]
 
 
 def test_starts() -> None:
-    assert method().starts_with_prototypes
+    assert [each.name for each in method().opening()] == ["c0"]
     zeros = method(start="zeros")
-    assert not zeros.starts_with_prototypes and not zeros.begin(5)["known"].any()
-    drawn = method(start="random").begin(5)
+    assert not zeros.opening() and not zeros.first_state(5)["known"].any()
+    drawn = method(start="random").first_state(5)
     torch.testing.assert_close(drawn["prototypes"].norm(dim=1), torch.ones(3))
     assert drawn["known"].all()
 

@@ -16,14 +16,17 @@ from quadratics import Client, World
 
 from fedproc.methods import METHODS
 from fedproc.methods.central import Central
-from fedproc.methods.fedavg import Batch, FedAvg, Local, Options, Problem
+from fedproc.methods.checked import CheckedClient
+from fedproc.methods.fedavg import FedAvg
 from fedproc.methods.fedavgm import FedAvgM
 from fedproc.methods.fednova import FedNova
 from fedproc.methods.fedproc import FedProc
 from fedproc.methods.fedprox import FedProx
-from fedproc.methods.merges import effective_steps
+from fedproc.methods.merges import MERGES, effective_steps
+from fedproc.methods.method import Batch, ClientProblem, Local, Options, ServerProblem, Term
 from fedproc.methods.moon import Moon
 from fedproc.methods.scaffold import Scaffold
+from fedproc.methods.server_steps import SERVER_STEPS
 from fedproc.methods.solo import Solo
 from fedproc.methods.two_stage import TwoStage
 from fedproc.protocol.weights import Weights
@@ -53,14 +56,18 @@ def test_scaffold() -> None:
     # = -0.625 -> 2.875; -1.125 + 0.8125 = -0.3125 -> 3.03125. Mean 0.625 + 2.2734375.
     assert flat(world) == [2.5625, 2.8984375]
     # c_A+ = 1 + 1.4375 + 0.0625/0.5; c_B+ = -2.25 + 1.4375 - 0.46875
-    assert world.kept(0, "control") == [2.5625] and world.kept(1, "control") == [-1.28125]
-    assert [s.kept["control"].item() for s in world.states] == [0.0, -1.4375, -1.4375 + 0.25 * 1.5625 + 0.75 * 0.96875]
+    assert world.client_state(0, "control") == [2.5625] and world.client_state(1, "control") == [-1.28125]
+    assert [s.method["control"].item() for s in world.states] == [
+        0.0,
+        -1.4375,
+        -1.4375 + 0.25 * 1.5625 + 0.75 * 0.96875,
+    ]
 
 
 def test_scaffold_uniform() -> None:
     world = World(Scaffold, [A, B], [1.0], rounds=1, options={"uniform": True})
     assert flat(world) == [(0.5 + 3.25) / 2]
-    assert world.states[-1].kept["control"].item() == (1 - 2.25) / 2
+    assert world.states[-1].method["control"].item() == (1 - 2.25) / 2
 
 
 def test_fednova() -> None:
@@ -74,18 +81,18 @@ def test_fedavgm() -> None:
     # v = 1 - 2.5625 = -1.5625; then the mean is 3.05078125, v = 0.9 * -1.5625 - 0.48828125 = -1.89453125
     assert flat(World(FedAvgM, [A, B], [1.0])) == pytest.approx([2.5625, 2.5625 + 1.89453125], abs=1e-14)
     # the server step's own numbers are the default: v = 0.5 * -1.5625 - 0.48828125
-    general = World(FedAvgM, [A, B], [1.0], problem={"server_beta": 0.5})
+    general = World(FedAvgM, [A, B], [1.0], at_server={"server_beta": 0.5})
     assert flat(general) == pytest.approx([2.5625, 2.5625 + 0.5 * 1.5625 + 0.48828125], abs=1e-14)
     # eta 0.5, beta 0: half of the way
     assert flat(World(FedAvgM, [A, B], [1.0], rounds=1, options={"beta": 0.0, "eta": 0.5})) == [1 + 0.5 * 1.5625]
 
 
 def test_merges_and_server_steps_compose_with_any_method() -> None:
-    both = {"merge": "normalised", "server_step": "momentum"}
+    both = {"merge": MERGES["normalised"], "server_step": SERVER_STEPS["momentum"]}
     # round 1 of FedNova moved by 1.2578125; round 2 by 0.36358642578125, to which 0.9 of the first is added
     expected = [2.2578125, 2.2578125 + 1.75 * 0.207763671875 + 0.9 * 1.2578125]
     assert flat(World(FedAvg, [A, B], [1.0], plan=both)) == pytest.approx(expected, abs=1e-14)
-    prox = World(FedProx, [A, B], [1.0], options={"mu": 1.0}, plan={"server_step": "momentum"})
+    prox = World(FedProx, [A, B], [1.0], options={"mu": 1.0}, plan={"server_step": SERVER_STEPS["momentum"]})
     assert flat(prox) == pytest.approx([2.0, 2.0 + 0.9 * 1.0 + 0.5], abs=1e-14)
 
 
@@ -103,7 +110,7 @@ def test_moon() -> None:
     a = [0.75 - 0.5 * (0.75 - b + slope * g) for b, g in zip((1.0, 0.0), pull, strict=True)]
     # B is A mirrored, so the mean of the two is the mean of A's coordinates
     assert world.path[1] == pytest.approx([sum(a) / 2] * 2, abs=1e-12)
-    assert world.kept(0, "params") == pytest.approx(a, abs=1e-12)
+    assert world.client_state(0, "previous_params") == pytest.approx(a, abs=1e-12)
     assert world.records[0]["train_contrastive_loss"] == 0.0
     assert world.records[1]["train_contrastive_loss"] == pytest.approx(math.log(1 + math.exp((s - 1) / 0.5)))
 
@@ -116,7 +123,7 @@ def test_fedproc() -> None:
     assert world.path[0] == pytest.approx([1.0, 1.0], abs=1e-12)
     # A: (0.75, 1.25), B: (1.75, 1.25); mean by 1/4 and 3/4; prototypes are what each class's holder has
     assert world.path[1] == pytest.approx([1.5, 1.25], abs=1e-12)
-    assert world.states[-1].kept["prototypes"].tolist() == [pytest.approx([0.75, 1.25]), pytest.approx([1.75, 1.25])]
+    assert world.states[-1].method["prototypes"].tolist() == [pytest.approx([0.75, 1.25]), pytest.approx([1.75, 1.25])]
 
 
 def test_two_stage() -> None:
@@ -134,22 +141,22 @@ def test_solo() -> None:
     clients = [A, Client([1.0], [4.0], samples=3)]
     world = World(Solo, clients, [9.0], momentum=0.5, options={"epochs": 2})
     assert len(world.records) == 2
-    assert (world.kept(0, "params"), world.kept(1, "params")) == ([0.0], [4.0])
-    assert (world.kept(0, "velocity"), world.kept(1, "velocity")) == ([1.0], [-2.0])
+    assert (world.client_state(0, "params"), world.client_state(1, "params")) == ([0.0], [4.0])
+    assert (world.client_state(0, "velocity"), world.client_state(1, "velocity")) == ([1.0], [-2.0])
     assert world.path == [[9.0], [9.0]]  # nothing is merged
     assert world.records[0]["bytes_up"] == 0
 
 
 def test_solo_trains_its_epochs_whatever_the_rounds() -> None:
-    method = Solo(Solo.options_type(epochs=25), Problem(rounds=7, classes=2, features=1, model_seed=0, epochs=10))
-    assert method.rounds == 3 and [method.epochs(t) for t in range(3)] == [10, 10, 5]
+    method = Solo(Solo.options_type(epochs=25), ClientProblem(2, 1), ServerProblem(rounds=7, epochs=10))
+    assert method.rounds == 3 and [method.phases(t)[0].epochs for t in range(3)] == [10, 10, 5]
 
 
 def test_central_goes_on_with_its_momentum() -> None:
     # v = 1, w = 0.5; v = 0.5 + 0.5 = 1, w = 0: as one optimisation of two steps
     world = World(Central, [A], [1.0], momentum=0.5)
     assert flat(world) == [0.5, 0.0]
-    assert world.kept(0, "velocity") == [1.0]
+    assert world.client_state(0, "velocity") == [1.0]
 
 
 def test_learning_rate_schedules() -> None:
@@ -163,7 +170,7 @@ def test_learning_rate_schedules() -> None:
 def test_averaged_weights() -> None:
     # FedAvg's 2.5625 and 3.05078125; a = 2.5625, then 0.8 * 2.5625 + 0.2 * 3.05078125
     world = World(FedAvg, [A, B], [1.0], plan={"average_weights": 0.8})
-    averaged = [state.kept["averaged_params"].item() for state in world.states[1:]]
+    averaged = [state.averaged.params.item() for state in world.states[1:] if state.averaged is not None]
     assert averaged == pytest.approx([2.5625, 0.8 * 2.5625 + 0.2 * 3.05078125], abs=1e-14)
     assert flat(world) == [2.5625, 3.05078125]
     assert "averaged_accuracy" in world.records[0]
@@ -236,10 +243,11 @@ def test_fednova_differs_where_step_counts_do(train: Train) -> None:
 class Linear(Scaffold):
     """A loss whose gradient is b, wherever one is."""
 
+    _quadratic = False
+
     def loss(self, batch: Any, local: Any) -> Any:
         size = batch.z.shape[-1]
-        value = (batch.logits[..., size:] * batch.z).sum(dim=-1).mean(dim=-1)
-        return value, (value,)
+        return {"cross_entropy": Term((batch.logits[..., size:] * batch.z).sum(dim=-1))}
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -247,7 +255,7 @@ def test_on_a_linear_loss_the_control_variate_is_the_gradient(momentum: float) -
     clients = [Client([0.0, 0.0], [3.0, -1.0], steps=7), Client([0.0, 0.0], [0.5, 2.0], samples=3, steps=20)]
     world = World(Linear, clients, [1.0, 1.0], rounds=3, lr=0.01, momentum=momentum)
     for place, client in enumerate(clients):
-        assert world.kept(place, "control") == pytest.approx(list(client.b), abs=1e-10)
+        assert world.client_state(place, "control") == pytest.approx(list(client.b), abs=1e-10)
 
 
 class WrongDivisor(Scaffold):
@@ -256,7 +264,7 @@ class WrongDivisor(Scaffold):
     def _new_control(self, local: Any) -> Any:
         moved = local.start.params - local.weights.params.detach()
         divisor = local.settings["lr"] * local.steps
-        return local.kept["control"] - local.sent["control"] + moved / divisor
+        return local.state["control"] - local.sent["control"] + moved / divisor
 
 
 def test_scaffold_beats_fedavg_on_heterogeneous_quadratics_and_the_wrong_divisor_diverges() -> None:
@@ -305,10 +313,13 @@ def test_calibration_by_hand() -> None:
     # a client with 3 samples of class 0 and none of class 1: log(3/3) = 0 and log(0.5/3)
     offsets = torch.log(torch.tensor([1.0, 0.5 / 3]))
     none = Weights(torch.zeros(1), torch.zeros(0), torch.zeros(0))
-    local = Local(none, none, torch.zeros(1), {}, {}, {}, torch.tensor(1), offsets)
-    batch = Batch(torch.zeros(1, 1), torch.tensor([[0.2, -0.1]]), torch.tensor([0]), None, lambda w: torch.zeros(1, 1))
+    counts = torch.tensor([3.0, 0.0])
+    local = Local(none, none, torch.zeros(1), {}, {}, {}, torch.tensor(1), counts, offsets)
+    z, logits = torch.zeros(1, 1), torch.tensor([[0.2, -0.1]])
+    batch = Batch(z, logits, torch.tensor([0]), None, lambda w: (z, logits))
     plain, calibrated = (
-        FedAvg(Options(), Problem(1, 2, 1, 0, calibrate=g)).cross_entropy(batch, local).item() for g in (0.0, 2.0)
+        CheckedClient(FedAvg(Options(), ClientProblem(2, 1, calibrate=g))).loss(batch, local)[0].item()
+        for g in (0.0, 2.0)
     )
     assert plain == pytest.approx(math.log(math.exp(0.2) + math.exp(-0.1)) - 0.2)
     shifted = -0.1 + 2 * math.log(0.5 / 3)
@@ -331,9 +342,10 @@ def test_calibration_of_similarities_can_be_switched_alone(train: Train) -> None
 
 def test_log_shares_are_of_the_clients_own_counts(train: Train) -> None:
     session = train(toy_images(absent=2), rounds=1)
-    setting = session.setting
-    labels = setting.train.labels[setting.shares[1]]
-    for k, value in enumerate(setting.log_shares(1).tolist()):
+    data = session.clients[1]
+    labels = session.setting.train.labels[data.indices]
+    assert data.class_counts.tolist() == torch.bincount(labels, minlength=4).tolist()
+    for k, value in enumerate(data.log_shares.tolist()):
         assert value == pytest.approx(math.log(max(int((labels == k).sum()), 0.5) / len(labels)), rel=1e-6)
 
 

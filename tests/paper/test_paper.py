@@ -15,11 +15,12 @@ from PIL import Image
 from fedproc import InputError
 from fedproc.cli.commands import execute
 from fedproc.lanes import Executor
-from fedproc.paper import published, tsne
+from fedproc.paper import published
 from fedproc.paper.exhibits import EXHIBITS, SCALES, Exhibit
 from fedproc.paper.identity import index
 from fedproc.report.contents import write_report
 from fedproc.report.gather import gather
+from fedproc.reproduction import tsne
 from fedproc.reproduction.exhibits import Request, reproduce, slug
 from fedproc.simulation.drive import Nobody
 from fedproc.simulation.session import Session

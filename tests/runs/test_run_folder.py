@@ -14,16 +14,14 @@ from conftest import ToyLibrary, contents, toy_experiment, toy_images, work
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from fedproc import InputError, RunError
-from fedproc.methods import METHODS
-from fedproc.methods.fedavg import FedAvg, Local, Tensors
-from fedproc.networks import Weights
-from fedproc.runs import atomic
-from fedproc.runs.client_states import ClientStore
+from fedproc import InputError, RunError, files
+from fedproc.runs.client_states import ClientStates
 from fedproc.runs.saved import read_run
 from fedproc.simulation.session import Session
 
 IMAGES = toy_images()
+TOYS = Path(__file__).resolve().parent.parent / "toy_methods.py"
+REMEMBERS: dict[str, Any] = {"method": "remembers", "plugin": [TOYS]}
 
 
 def test_what_a_finished_folder_holds(tmp_path: Path) -> None:
@@ -102,7 +100,7 @@ def test_a_crash_at_any_write_loses_nothing(method: str, tmp_path: Path, monkeyp
             real(source, target)
 
         with monkeypatch.context() as patch:
-            patch.setattr(atomic.os, "replace", move)
+            patch.setattr(files.os, "replace", move)
             try:
                 work(folder, method=method)
                 break
@@ -209,37 +207,20 @@ def test_divergence_is_recorded_and_final(tmp_path: Path) -> None:
     assert work(tmp_path, network="toy_networks:Explodes").result == session.result
 
 
-class Remembers(FedAvg):
-    """A client that counts its rounds in what it keeps, and pulls its gradient by it."""
-
-    name = "remembers"
-
-    def keep_first(self, client: int, start: Weights, fresh: Any) -> Tensors:
-        return {"times": torch.zeros(1)}
-
-    def correct(self, gradient: torch.Tensor, local: Local) -> torch.Tensor:
-        return gradient + 1e-3 * local.kept["times"]
-
-    def keep(self, local: Local) -> Tensors:
-        return {"times": local.kept["times"] + 1}
-
-
-def test_what_clients_keep_is_part_of_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METHODS, "remembers", Remembers)
-    whole = work(tmp_path / "whole", method="remembers", sample=0.6)
-    counts = [whole.store.get(client) for client in range(5)]
+def test_client_states_are_part_of_the_checkpoint(tmp_path: Path) -> None:
+    whole = work(tmp_path / "whole", **REMEMBERS, sample=0.6)
+    counts = [whole.states.get(client) for client in range(5)]
     assert sum(float(c["times"]) for c in counts if c is not None) == 4 * 3  # three of five clients in four rounds
-    work(tmp_path / "parts", method="remembers", sample=0.6, rounds=2)
-    work(tmp_path / "parts", method="remembers", sample=0.6, rounds=4)
+    work(tmp_path / "parts", **REMEMBERS, sample=0.6, rounds=2)
+    work(tmp_path / "parts", **REMEMBERS, sample=0.6, rounds=4)
     assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
 
 
-def test_stacked_lanes_carry_what_clients_keep(monkeypatch: pytest.MonkeyPatch, train: Any) -> None:
-    monkeypatch.setitem(METHODS, "remembers", Remembers)
-    given = {"method": "remembers", "rounds": 3, "dtype": "float32"}
+def test_stacked_lanes_carry_client_states(train: Any) -> None:
+    given = {**REMEMBERS, "rounds": 3, "dtype": "float32"}
     serial, stacked = train(IMAGES, "serial", 1, **given), train(IMAGES, "stacked", 3, **given)
     torch.testing.assert_close(serial.state.weights.params, stacked.state.weights.params, rtol=1e-4, atol=1e-5)
-    assert isinstance(stacked.store, ClientStore) and float(stacked.store.get(0)["times"]) == 3  # type: ignore[index]
+    assert isinstance(stacked.states, ClientStates) and float(stacked.states.get(0)["times"]) == 3  # type: ignore[index]
 
 
 def test_a_finished_run_without_its_checkpoint_keeps_its_metrics(tmp_path: Path) -> None:
@@ -294,7 +275,7 @@ def test_an_interrupt_at_any_write_leaves_state_and_clients_of_one_round(
 
         folder = tmp_path / f"stop-{stop}"
         with monkeypatch.context() as patch:
-            patch.setattr(atomic.os, "replace", move)
+            patch.setattr(files.os, "replace", move)
             try:
                 work(folder, **given)
                 break
@@ -309,7 +290,7 @@ def test_an_interrupt_at_any_write_leaves_state_and_clients_of_one_round(
 def test_clients_of_the_last_round_are_kept_when_asked(tmp_path: Path) -> None:
     """Their models, before the merge: the weighted mean of them is the model."""
     session = work(tmp_path / "kept", keep_clients=True, rounds=2)
-    sizes = session.plan.client_sizes
+    sizes = session.client_sizes
     files = sorted((tmp_path / "kept" / "models").iterdir())
     assert [file.name for file in files] == [f"client-{client:03d}.safetensors" for client in range(5)]
     own = [load_file(file)["classifier.weight"].double() for file in files]
@@ -323,9 +304,13 @@ def test_clients_of_the_last_round_are_kept_when_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("result.json", "{}", r"result\.json: status None: expected finished or diverged"),
-        ("result.json", '{"status": "finished"}', r"result\.json: final_accuracy None: expected a number"),
-        ("result.json", '{"status": "finished", "final_accuracy": "x"}', "final_accuracy x: expected a number"),
+        ("result.json", "{}", r"result\.json: status is missing"),
+        ("result.json", '{"status": "finished"}', r"result\.json: rounds is missing"),
+        (
+            "result.json",
+            '{"status": "finished", "rounds": 4, "seconds": 1.0, "final_accuracy": "x"}',
+            "final_accuracy x: expected a number",
+        ),
         ("result.json", '{"status": "fini', r"result\.json: cannot be read"),
         ("metrics.jsonl", "", r"result\.json: metrics\.jsonl beside it ends with round 0 of 4"),
         ("config.json", '{"method": "fed', r"config\.json: cannot be read"),
@@ -346,7 +331,5 @@ def test_a_config_without_its_rounds_is_named(tmp_path: Path) -> None:
     work(tmp_path)
     path = tmp_path / "config.json"
     path.write_text(json.dumps({n: v for n, v in json.loads(path.read_text()).items() if n != "rounds"}))
-    with pytest.raises(
-        InputError, match=r"config\.json: rounds nothing: expected a whole number; remove .* made again"
-    ):
+    with pytest.raises(InputError, match=r"config\.json: rounds is missing; remove .* made again"):
         work(tmp_path)

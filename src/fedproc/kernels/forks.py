@@ -26,6 +26,8 @@ def at_once(functions: Sequence[Callable[[], A]]) -> list[A]:
     backward pass. What they read must live until all are done: memory that is given back before is taken again. For the
     same reason a function that is done at once with others does not do its own parts at once.
     """
+    if not functions:
+        return []
     *others, last = functions
     if not (others and _allowed and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
         return [function() for function in functions]

@@ -90,8 +90,9 @@ class Stepper:
         buffers = None if active is None else net.weights.buffers.clone()
         counters = None if active is None else net.weights.counters.clone()
         found = self._losses(step)
+        total = self._total(found)
         with torch.no_grad():
-            gradient = net.gradient(self._total(found))
+            gradient = net.gradient(total)
             if self._setting.method.moves:
                 gradient = self._second_gradient(step, gradient)
             alone = len(self._sections) == 1
@@ -111,9 +112,9 @@ class Stepper:
                 self._setting.weight_decay,
                 active,
             )
-            for section, sums, (total, terms) in zip(self._sections, self._sums, found, strict=True):
+            for section, sums, (own, terms) in zip(self._sections, self._sums, found, strict=True):
                 here = None if active is None else active[section.at]
-                note(sums, self._count[section.at], here, (total, *terms))
+                note(sums, self._count[section.at], here, (own, *terms))
             if active is None or buffers is None or counters is None:
                 return
             working = active.unsqueeze(-1)
@@ -138,8 +139,8 @@ class Stepper:
             moved = section.job.setting.method.displace(gradient[section.at], section.local)
             weights.params.data[section.at].add_(moved)
         with torch.enable_grad():
-            found = self._losses(step)
-        second = self._net.gradient(self._total(found))
+            total = self._total(self._losses(step))
+        second = self._net.gradient(total)
         weights.params.data.copy_(held.params)
         weights.buffers.copy_(held.buffers)
         weights.counters.copy_(held.counters)

@@ -46,7 +46,8 @@ class _Checked:
 
     def _expect(self, fine: bool, hook: str, got: object, expected: str) -> None:
         if not fine:
-            raise MethodError(self.method.name, hook, f"gave {_shown(got)}, expected {expected}")
+            text = got if isinstance(got, str) else _shown(got)
+            raise MethodError(self.method.name, hook, f"gave {text}, expected {expected}")
 
     def _tensors(self, hook: str, *given: Any) -> Tensors:
         found = self._call(hook, *given)

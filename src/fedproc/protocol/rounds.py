@@ -1,19 +1,15 @@
 """The round loop of one experiment, as a generator (Algorithm 1 of the paper, the server's side).
 
 It yields exchanges, whose tasks somebody has done, and between rounds the state to continue from. It knows nothing of
-lanes, networks or wires: a simulator drives many of these, a federation one, a test one with made-up answers:
-
-    for step in play(plan, state):
-        if isinstance(step, Exchange):
-            for place, task in enumerate(step.tasks):
-                step.take(place, reply_to(task))
+lanes, networks or wires: a simulator drives many of these with one pool of lanes, a federation one, a test one with
+made-up answers (`played`).
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,7 +27,7 @@ from fedproc.protocol.payload import Payload, Tensors
 from fedproc.protocol.postprocess import Postprocessor
 from fedproc.protocol.server_half import Answer, Merge, Pass, ServerHalf, ServerStep
 from fedproc.protocol.sums import TrainingSums, length, mean_share
-from fedproc.protocol.task import Kind, MeansMode, Task
+from fedproc.protocol.task import Kind, MeansMode, Reply, Task
 from fedproc.protocol.weights import Shared, Weights
 
 Record = dict[str, Any]
@@ -151,6 +147,16 @@ def play(plan: Plan, state: State) -> Iterator[Step]:
         record["seconds"]["prototypes"] += opening_seconds
         opening_seconds = 0.0
         yield Progress(state, record)
+
+
+def played(plan: Plan, state: State, reply_to: Callable[[Task], Reply]) -> Iterator[Progress]:
+    """The rounds, with somebody who answers one task after the other."""
+    for step in play(plan, state):
+        if isinstance(step, Progress):
+            yield step
+            continue
+        for place, task in enumerate(step.tasks):
+            step.take(place, reply_to(task))
 
 
 def _describe(plan: Plan, state: State) -> Generator[Step, None, State]:

@@ -58,7 +58,7 @@ class RunFolder:
         self.path = path
         self._made = not path.exists()
         self._lock = Lock(path)
-        self._checksums: dict[str, str] = {}  # of the last line of each file of lines
+        self._checksums: dict[str, list[tuple[int, str]]] = {}  # of each file's last lines: round and checksum
         try:
             with naming(path):
                 names = sorted(e.name for e in path.iterdir() if not e.name.startswith(TEMPORARY + "config.json"))
@@ -216,7 +216,7 @@ class RunFolder:
 
     def write_result(self, result: Record) -> None:
         self._lock.check()
-        write_json(self._file("result.json"), {**result, "metrics_checksum": self._last("metrics.jsonl")})
+        write_json(self._file("result.json"), {**result, "metrics_checksum": self._last("metrics.jsonl")[1]})
 
     def metrics(self) -> list[Record]:
         """One record per round."""
@@ -231,23 +231,22 @@ class RunFolder:
         with self._way_out():
             return lines.read_lines(self._file(name), LINES[name])
 
-    def _last(self, name: str) -> str:
-        """The checksum of the last line."""
-        if name not in self._checksums:
-            with self._way_out():
-                self._checksums[name] = lines.last_checksum(self._file(name), LINES[name])
-        return self._checksums[name]
+    def _last(self, name: str, up_to: int | None = None) -> tuple[int, str]:
+        """The round and the checksum of the last line, of those up to a round."""
+        known = self._checksums.setdefault(name, [(0, "")])
+        return [each for each in known if up_to is None or each[0] <= up_to][-1]
 
     def append_metrics(self, record: Record, confusion: Record | None) -> None:
         self._lock.check()
         for name, line in (("confusion.jsonl", confusion), ("metrics.jsonl", record)):
             if line is not None:
-                self._checksums[name] = lines.append_line(self._file(name), line, self._last(name))
+                checksum = lines.append_line(self._file(name), line, self._last(name)[1])
+                self._checksums[name] = [*self._checksums[name][-2:], (int(line["round"]), checksum)]
 
     def save_checkpoint(self, round_number: int, tensors: Mapping[str, Tensor], values: Record) -> list[Path]:
         """Write one and keep the last two; returns those that are there."""
         self._lock.check()
-        confirmed = {name: [self._last(name)] for name in LINES}
+        confirmed = {name: [self._last(name, round_number)[1]] for name in LINES}  # one line may be ahead of it
         checkpoint.save(self._file("checkpoint"), round_number, tensors, {**values, "lines": confirmed})
         checkpoint.keep_last(self._file("checkpoint"), 2)
         return checkpoint.paths(self._file("checkpoint"))
@@ -274,7 +273,7 @@ class RunFolder:
             if lines.checksum_of(records) not in confirmed:
                 with self._way_out():
                     raise InputError(f"{self._file(name)}: not the lines that the checkpoint of round {at} confirms")
-            self._checksums[name] = lines.rewrite(self._file(name), records)
+            self._checksums[name] = [(at, lines.rewrite(self._file(name), records))]
         return found
 
     def write_model(self, name: str, tensors: Mapping[str, Tensor], description: Record) -> None:

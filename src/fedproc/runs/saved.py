@@ -167,7 +167,7 @@ def read_result(folder: Path, metrics: Sequence[Record]) -> Record | None:
     checked(path, result, ResultFile)
     if (wrong := complaint(path, result, metrics)) is not None:
         raise InputError(f"{path}: {wrong}")
-    confirmed = result.get("metrics_checksum")
+    confirmed = result.get("metrics_checksum")  # of the first format: none
     if confirmed and confirmed != last_checksum(folder / "metrics.jsonl", MetricsLine):
         raise InputError(f"{path}: made from other lines than those in metrics.jsonl beside it")
-    return result
+    return {name: value for name, value in result.items() if name != "metrics_checksum"}

@@ -261,7 +261,11 @@ def _do(asked: Waiting, executor: Executor) -> None:
         def take(at: int, outcome: Outcome, left: Any = left, taken: set[int] = taken) -> None:
             session, exchange, place, _ = left[at]
             taken.add(at)
-            session.take(exchange, place, outcome)
+            if session.result is None:
+                try:
+                    session.take(exchange, place, outcome)
+                except MethodError as error:
+                    session.fail(error)
 
         try:
             executor.execute([job for _, _, _, job in left], take)

@@ -25,7 +25,7 @@ from fedproc.runs.client_states import ClientStates, Holdings
 from fedproc.runs.folder import RunFolder, client_model
 from fedproc.runs.result import summarise
 from fedproc.runs.state import restored_state, saved_state
-from fedproc.simulation.preparation import Library, deal, fresh_weights, prepare, resolve_device
+from fedproc.simulation.preparation import Library, deal, fresh_weights, prepare, resolve_device, site_names
 from fedproc.site import Site
 
 Record = dict[str, Any]
@@ -41,7 +41,7 @@ class Session:
         self.images = library.images(experiment)
         prepared = prepare(experiment, self.images, library, self.device, self.label)
         self.setting, self.plan = prepared.setting, prepared.plan
-        self.clients, self._held_out = prepared.clients, prepared.held_out
+        self.clients, self.held_out = prepared.clients, prepared.held_out
         self.states = ClientStates(experiment.client_memory << 20, self.device)
         self.folder: RunFolder | None = None
         self.records: list[Record] = []
@@ -66,10 +66,10 @@ class Session:
     def site(self, client: int) -> Site:
         """A client as an object, or the server as one that evaluates."""
         if client == SERVER:
-            return Site(SERVER, "server", self.setting, None, self.states, self._held_out)
+            return Site(SERVER, "server", self.setting, None, self.states, self.held_out)
         fresh = partial(fresh_weights, self.experiment, self.setting)
         name, data = self.plan.clients[client], self.clients[client]
-        return Site(client, name, self.setting, data, self.states, self._held_out, fresh, self.plan.postprocessors)
+        return Site(client, name, self.setting, data, self.states, self.held_out, fresh, self.plan.postprocessors)
 
     def claim(self, path: Path, fresh: bool = False) -> None:
         """Take the folder for this process, and refuse what cannot be continued, with nothing in it changed yet."""
@@ -104,7 +104,7 @@ class Session:
             self.states.place(folder.path / "clients")
             folder.settle(self._config)
             if not folder.has_partition():
-                names = self.plan.clients if self.experiment.partition == "natural" else ()
+                names = site_names(self.experiment, self.images)
                 folder.write_partition(self.images.class_names, self._held_counts(), names)
             self.result = folder.result()
             if self.result is not None and self.result["status"] == "failed":

@@ -8,7 +8,8 @@ import torch
 from conftest import contents, toy_images, work
 
 from fedproc import RunError
-from fedproc.runs.client_states import ClientStore, Holdings
+from fedproc.runs.client_states import ClientStates, Holdings
+from fedproc.runs.schema import ClientFiles
 
 CPU = torch.device("cpu")
 
@@ -18,7 +19,7 @@ def tensor(value: float) -> dict[str, torch.Tensor]:
 
 
 def test_a_commit_counts_once_the_round_is_over() -> None:
-    store = ClientStore(1 << 20, CPU)
+    store = ClientStates(1 << 20, CPU)
     store.commit(3, 0, tensor(1.0))
     assert store.get(3) is None
     store.adopt(store.settled())
@@ -28,7 +29,7 @@ def test_a_commit_counts_once_the_round_is_over() -> None:
 
 
 def test_past_the_limit_the_longest_absent_go_to_disk(tmp_path: Path) -> None:
-    store = ClientStore(900, CPU, tmp_path)
+    store = ClientStates(900, CPU, tmp_path)
     for round_number, client in enumerate((5, 6, 7, 5)):
         store.commit(client, round_number, tensor(client + round_number))
         store.adopt(store.settled())
@@ -45,20 +46,25 @@ def test_past_the_limit_the_longest_absent_go_to_disk(tmp_path: Path) -> None:
 
 
 def test_it_goes_through_a_checkpoint(tmp_path: Path) -> None:
-    store = ClientStore(500, CPU, tmp_path)
+    store = ClientStates(500, CPU, tmp_path)
     for client in range(3):
         store.commit(client, 0, tensor(client))
     store.adopt(store.settled())
-    other = ClientStore(500, CPU, tmp_path)
-    other.adopt(Holdings.restored(store.holdings.tensors(), json.loads(json.dumps(store.holdings.values()))))
+    other = ClientStates(500, CPU, tmp_path)
+    other.adopt(restored(store))
     for client in range(3):
         found = other.get(client)
         assert found is not None and found["a"][0] == client
     assert other.holdings.values() == store.holdings.values()
 
 
+def restored(store: ClientStates) -> Holdings:
+    values = ClientFiles.model_validate_json(json.dumps(store.holdings.values()))
+    return Holdings.restored(store.holdings.tensors(), values)
+
+
 def test_a_damaged_or_missing_file_is_named(tmp_path: Path) -> None:
-    store = ClientStore(0, CPU, tmp_path)
+    store = ClientStates(0, CPU, tmp_path)
     store.commit(2, 0, tensor(1.0))
     store.adopt(store.settled())
     (path,) = tmp_path.iterdir()
@@ -71,7 +77,7 @@ def test_a_damaged_or_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_without_a_folder_a_temporary_one_is_used() -> None:
-    store = ClientStore(0, CPU)
+    store = ClientStates(0, CPU)
     store.commit(0, 0, tensor(4.0))
     store.adopt(store.settled())
     found = store.get(0)

@@ -5,8 +5,9 @@ import torch
 from conftest import Train, toy_images
 
 from fedproc.data.augment import Normalisation
-from fedproc.lanes.evaluate import HeldOut, areas, evaluate, expected, mean_measures, measures
-from fedproc.protocol.payload import check
+from fedproc.lanes.evaluate import HeldOut, areas, evaluate
+from fedproc.protocol.evaluation import expected, mean_measures, measures
+from fedproc.protocol.guard import admit
 
 
 def test_measures_by_hand() -> None:
@@ -34,7 +35,7 @@ def test_measures_by_hand() -> None:
         torch.eye(3),
         torch.tensor([True, True, False]),
     )
-    check(payload, expected(3, 3))
+    admit(payload, expected(3, 3))
     assert payload.tensors["confusion"].tolist() == [[2, 1, 0], [1, 1, 0], [1, 0, 0]]
     found = measures(payload)
     assert found["accuracy"] == 3 / 6
@@ -106,8 +107,8 @@ def test_a_single_class_has_no_area(train: Train) -> None:
 
 def test_validation_images_are_the_clients_own(train: Train) -> None:
     session = train(val_fraction=0.25, rounds=1)
-    held_out = session.setting.held_out
+    held_out = session.held_out
     assert held_out.images is session.setting.train.images
-    training = set(torch.cat(list(session.setting.shares)).tolist())
+    training = set(torch.cat([data.indices for data in session.clients]).tolist())
     assert len(held_out.index) > 0 and not training & set(held_out.index.tolist())
     assert "val_balanced_accuracy" in session.records[0] and "test_accuracy" not in session.records[0]

@@ -1,43 +1,18 @@
-"""Using what was trained, and a method of one's own, as a new user would."""
+"""Using what was trained, as a new user would."""
 
 from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from conftest import fedproc
 
 from fedproc import Experiment, InputError, run
-from fedproc.methods import METHODS
-from fedproc.methods.plugin import LOADED, load_plugin
 from fedproc.runs.model import load_model
-
-TAKEN = "from fedproc.methods.fedavg import FedAvg\nclass Mine(FedAvg):\n    name = 'fedprox'\n"
-FEDDYN = Path(__file__).resolve().parent.parent / "examples" / "feddyn.py"
-
-
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A person's own images: three sizes, two formats, two classes that differ in colour."""
-    folder = tmp_path_factory.mktemp("own")
-    rng = np.random.default_rng(0)
-    for name, colour in (("red", (200, 40, 40)), ("blue", (40, 40, 200))):
-        (folder / name).mkdir()
-        for i in range(45):
-            size = ((40, 40), (64, 48), (33, 50))[i % 3]
-            pixels = np.clip(np.array(colour) + rng.normal(0, 30, (size[1], size[0], 3)), 0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(folder / name / f"{i}.{'png' if i % 2 else 'jpg'}")
-    return folder
-
-
-def fedproc(*words: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "fedproc", *map(str, words)], capture_output=True, text=True)
 
 
 def test_trained_predicted_exported(own: Path, tmp_path: Path) -> None:
@@ -140,58 +115,3 @@ def test_encoder_weights_start_from_another_run(own: Path, tmp_path: Path) -> No
     (tmp_path / "x.safetensors").write_text("no")
     with pytest.raises(InputError, match="not a readable safetensors file"):
         Session(Experiment(method="fedavg", encoder_weights=tmp_path / "x.safetensors", **given), Library())
-
-
-def test_an_own_method_from_a_file(own: Path, tmp_path: Path) -> None:
-    assert len(FEDDYN.read_text().splitlines()) < 60
-    done = fedproc("run", "--plugin", FEDDYN, "--help")
-    assert "--feddyn.strength" in done.stdout and "of the bending" in done.stdout
-    flags = ["--clients", "3", "--rounds", "2", "--epochs", "1", "--image-size", "20", "--seeds", "0", "1"]
-    words = ["compare", "--plugin", FEDDYN, "--methods", "fedavg", "feddyn", "--feddyn.strength", 0.05]
-    done = fedproc(*words, "--data", own, *flags, "--out", tmp_path / "cmp")
-    assert done.returncode == 0, done.stderr
-    config = json.loads((tmp_path / "cmp" / "feddyn" / "seed-1" / "config.json").read_text())
-    assert config["feddyn"] == {"strength": 0.05} and len(config["plugin"]) == 64
-    assert "feddyn" in done.stdout
-    done = fedproc("run", "--method", "feddyn")
-    assert done.returncode == 2 and "--method feddyn: expected" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (None, "cannot be read"),
-        ("x = (", "SyntaxError"),
-        ("1/0", "ZeroDivisionError"),
-        ("x = 1", "defines no method"),
-        (
-            "from fedproc.methods.fedavg import FedAvg\nclass Mine(FedAvg):\n    name = 'fedprox'\n",
-            "has the name of one of ours",
-        ),
-    ],
-)
-def test_plugins_that_are_none(content: str | None, words: str, tmp_path: Path) -> None:
-    path = tmp_path / "mine.py"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(InputError, match=r"--plugin .*mine\.py") as caught:
-        load_plugin(path)
-    assert words in str(caught.value)
-
-
-def test_feddyn_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    sys.path.insert(0, str(Path(__file__).parent / "methods"))
-    from quadratics import Client, World
-
-    load_plugin(FEDDYN)
-    assert "feddyn" in LOADED
-    clients = [Client([1.0], [0.0]), Client([1.0], [4.0])]
-    world = World(METHODS["feddyn"], clients, [1.0], options={"strength": 0.5})
-    # Round 1, lr 0.5: A moves to 0.5, B to 2.5; they moved by -0.5 and 1.5, so h = -0.5 * 1/2 = -0.25 and the model
-    # is 1.5 + 0.25/0.5 = 2; h_A = 0.25, h_B = -0.75.
-    # Round 2: A: 2 - 0.5 (2 - 0.25) = 1.125; B: 2 - 0.5 (-2 + 0.75) = 2.625; they moved by -0.875 and 0.625, so
-    # h = -0.25 + 0.0625.
-    assert [p[0] for p in world.path] == pytest.approx([2.0, 1.875 + 0.1875 / 0.5])
-    assert world.kept(0, "h") == pytest.approx([0.25 + 0.5 * 0.875])
-    monkeypatch.delitem(METHODS, "feddyn")
-    LOADED.clear()
