@@ -19,7 +19,7 @@ from rich.table import Table
 from fedproc import Experiment
 from fedproc.data.images import Images, Split
 from fedproc.lanes import cores
-from fedproc.simulation.drive import Nobody, drive, executor_for, work_of
+from fedproc.simulation.drive import drive, executor_for, work_of
 from fedproc.simulation.preparation import Library
 from fedproc.simulation.session import Session
 
@@ -51,15 +51,18 @@ def noise(classes: int, train: int, test: int = 1000, side: int = 32) -> Images:
 def run_in_memory(library: Library, *experiments: Experiment) -> tuple[list[Session], Record]:
     """Sessions driven together to their end, with the wall clock, the use of lanes and the most memory held."""
     sessions = [Session(experiment, library, str(place)) for place, experiment in enumerate(experiments)]
-    executor = executor_for(sessions)
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-    began = time.perf_counter()
-    drive(sessions, executor, Nobody())
-    spent = time.perf_counter() - began
-    found = {"wall_seconds": spent, "executor": executor.name, "lanes": executor.lanes, **work_of(executor)}
-    executor.close()
-    return sessions, found
+    with executor_for(sessions) as executor:
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+        began = time.perf_counter()
+        drive(sessions, executor)
+        spent = time.perf_counter() - began
+        return sessions, {
+            "wall_seconds": spent,
+            "executor": executor.name,
+            "lanes": executor.lanes,
+            **work_of(executor),
+        }
 
 
 def steady(

@@ -135,8 +135,8 @@ def write_job(folder: Path, given: dict[str, Any]) -> None:
         "classes": images.classes,
         "mean": setting.normalisation.mean,
         "std": setting.normalisation.std,
-        "users": [share.tolist() for share in setting.shares],
-        "cohorts": [cohort(session.plan, t) for t in range(e.rounds)],
+        "users": [data.indices.tolist() for data in session.clients],
+        "cohorts": [cohort(session.plan, session.client_sizes, t) for t in range(e.rounds)],
         "alphas": [session.plan.method.settings(t).get("alpha", 0.0) for t in range(e.rounds)],
     }
     (folder / "job.json").write_text(json.dumps(job))

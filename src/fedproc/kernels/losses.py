@@ -103,7 +103,7 @@ def _mean(
     factor = 1.0 / count
     if WEIGHT:
         factor *= tl.load(weight + row)
-        tl.store(weighted + row, total * factor)
+        tl.store(weighted + row, tl.where(factor == 0.0, 0.0, total * factor))  # 0 times infinity is no loss
     tl.store(share + row * B + b, tl.where(keep, factor, 0.0), b < B)
 
 
@@ -175,7 +175,7 @@ def mean(values: Tensor, mask: Tensor | None, counted: Tensor | None) -> Tensor:
 
 
 def weighted_mean(values: Tensor, mask: Tensor | None, counted: Tensor | None, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean times a weight (...), and the mean, through which no gradient flows."""
+    """The mean times a weight (...), 0 where that is 0; and the mean, through which no gradient flows."""
     found: tuple[Tensor, Tensor] = Mean.apply(values, mask, counted, weight)
     return found
 

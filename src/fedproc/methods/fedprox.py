@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -35,7 +36,7 @@ class FedProx(FedAvg):
 
     def loss(self, batch: Batch, local: Local) -> Terms:
         distance = local.weights.params.detach() - local.start.params
-        half_square = 0.5 * distance.square().sum(dim=-1)
+        half_square = 0.5 * torch.linalg.vector_norm(distance, dim=-1).square()
         return {**super().loss(batch, local), "proximal_term": Term(half_square, self.options.mu)}
 
     def correct(self, gradient: Tensor, local: Local) -> Tensor:

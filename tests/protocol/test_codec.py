@@ -1,0 +1,89 @@
+"""What crosses, as bytes and back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from fedproc.protocol import codec
+from fedproc.protocol.guard import Expected, Refused
+from fedproc.protocol.payload import Payload
+from fedproc.protocol.task import Kind, Phase, Reply, Task
+
+TENSORS = {
+    "params": torch.randn(3, 5, generator=torch.Generator().manual_seed(0)),
+    "wide": torch.arange(4, dtype=torch.float64),
+    "counts": torch.tensor([1, 2**60]),
+    "known": torch.tensor([True, False]),
+    "half": torch.ones(2, dtype=torch.bfloat16),
+    "nothing": torch.zeros(0),
+    "scalar": torch.tensor(3.5),
+    "infinite": torch.tensor([torch.inf, torch.nan]),
+    "turned": torch.arange(6.0).view(2, 3).T,
+}
+
+
+def same(one: Payload, other: Payload) -> None:
+    assert dict(one.counts) == dict(other.counts) and set(one.tensors) == set(other.tensors)
+    for name, tensor in one.tensors.items():
+        found = other.tensors[name]
+        assert found.dtype == tensor.dtype and found.shape == tensor.shape
+        assert torch.equal(found.nan_to_num(7.0), tensor.nan_to_num(7.0))
+
+
+def test_payloads_come_back() -> None:
+    payload = Payload(TENSORS, {"samples": 7, "steps": 2**40})
+    same(payload, codec.decode_payload(codec.encode_payload(payload)))
+    same(Payload({}), codec.decode_payload(codec.encode_payload(Payload({}))))
+
+
+def test_tasks_come_back() -> None:
+    task = Task(
+        Kind.TRAIN,
+        client=7,
+        round=3,
+        payload=Payload(TENSORS, {"a": 1}),
+        expects=Expected(
+            {"params": ((3, 5), torch.float32), "known": ((2,), torch.bool)},
+            {"samples": 12, "steps": None},
+            frozenset({"known"}),
+            frozenset({"params"}),
+        ),
+        settings={"lr": 0.1, "alpha": 1 / 3},
+        phases=(Phase(2, "head", "classifier", False), Phase(10)),
+        means="training",
+        covariances=True,
+        run="hospital-1",
+        name="Zürich",
+        last_accepted=2,
+    )
+    found = codec.decode_task(codec.encode_task(task))
+    same(task.payload, found.payload)
+    assert replace(found, payload=task.payload) == task
+
+
+@pytest.mark.parametrize("reply", [Reply(Payload(TENSORS, {"samples": 1}), None, {"train": 1.5}), Reply(None, "busy")])
+def test_replies_come_back(reply: Reply) -> None:
+    found = codec.decode_reply(codec.encode_reply(reply))
+    assert (found.refused, dict(found.seconds)) == (reply.refused, dict(reply.seconds))
+    if reply.payload is None:
+        assert found.payload is None
+    else:
+        assert found.payload is not None
+        same(reply.payload, found.payload)
+
+
+def test_what_is_no_payload_is_refused_and_nothing_else_happens() -> None:
+    good = codec.encode_payload(Payload(TENSORS, {"samples": 1}))
+    for bad in (b"", b"no", good[:-1], good[:20], b"\xff" * 64, good.replace(b"payload", b"paylode")):
+        with pytest.raises(Refused):
+            codec.decode_payload(bad)
+    with pytest.raises(Refused, match="is a payload, expected a task"):
+        codec.decode_task(good)
+    with pytest.raises(Refused, match="written with version 9"):
+        codec.decode_payload(good.replace(b'version\\": 1', b'version\\": 9'))
+    size = int.from_bytes(good[:8], "little")
+    assert "fedproc" in json.loads(good[8 : 8 + size])["__metadata__"]
