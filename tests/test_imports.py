@@ -1,4 +1,6 @@
-"""Every module can be the first that is imported: a person's own method begins with `from fedproc.methods ...`."""
+"""Which module imports which: every one can be the first, no two rooms import each other, and the protocol stands
+alone.
+"""
 
 from __future__ import annotations
 
@@ -36,3 +38,24 @@ def test_every_module_can_be_imported_first() -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert found.stdout == ""
+
+
+def test_no_room_imports_in_a_circle_and_the_page_shows_the_graph() -> None:
+    script = SOURCE.parent.parent / "scripts" / "import_graph.py"
+    found = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+
+
+def test_the_protocol_loads_no_network_lane_or_data_code() -> None:
+    modules = ["codec", "diagnostics", "evaluation", "exchange", "guard", "measure", "payload", "postprocess"]
+    modules += ["rounds", "server_half", "sums", "task", "weights"]
+    assert sorted(path.stem for path in (SOURCE / "protocol").glob("*.py") if path.stem != "__init__") == modules
+    code = f"""
+import sys
+for name in {modules}:
+    __import__(f"fedproc.protocol.{{name}}")
+print(" ".join(sorted(n.removeprefix("fedproc.") for n in sys.modules if n.startswith("fedproc."))))
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    rooms = {name.partition(".")[0] for name in found.stdout.split()}
+    assert rooms == {"protocol", "errors", "prototypes", "streams"}

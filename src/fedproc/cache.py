@@ -1,4 +1,4 @@
-"""Where downloads, decoded images and compiled kernels are kept for the next time."""
+"""The folder that caches downloads, decoded images and compiled kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: written beside their place, synced, then moved into it."""
+"""Atomic writes: files are written next to their target, synced, then moved to it."""
 
 from __future__ import annotations
 

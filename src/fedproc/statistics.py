@@ -1,4 +1,4 @@
-"""Paired comparison over seeds: what a difference is, how sure, and what could have been seen at all.
+"""Paired comparison over seeds: the difference, its certainty, and the detectable difference (80 % power).
 
 Runs of one seed share data, partition, initial weights and batch order, so methods are compared seed by seed.
 """
@@ -15,14 +15,14 @@ from scipy import special
 
 CONFIDENCE = 0.95
 POWER = 0.8
-SAME = 1e-9  # accuracies are shares of samples: what is closer differs by rounding alone
+SAME = 1e-9  # accuracies are shares of samples: closer ones differ only by rounding
 
 
 @dataclass(frozen=True)
 class Paired:
     """A row's difference to the reference over the seeds that both finished, with its 95 % interval, the p of a
-    two-sided paired t-test, that p corrected by Holm over all rows, and the smallest true difference that as many
-    seeds would have shown with a power of 80 % (None of differences without any spread).
+    two-sided paired t-test, that p corrected by Holm over all rows, and the smallest true difference that is
+    detectable with as many seeds at 80 % power (None of differences without any spread).
     """
 
     seeds: tuple[int, ...]
@@ -35,7 +35,7 @@ class Paired:
 
     @property
     def verdict(self) -> str:
-        """An interval that holds 0 shows nothing; one that does not may still be one of many that were looked at. A
+        """An interval that holds 0 shows no difference; one that does not may still be chance among many tests. A
         difference that is the same for all seeds has no spread to be tested against.
         """
         if self.low == self.high and self.difference != 0:
@@ -85,7 +85,7 @@ def half_interval(deviation: Any, count: int) -> Any:
 
 
 def t_quantile(share: float, freedom: int) -> float:
-    """Below which a t distribution has this share. (scipy.stats would take a second to import.)"""
+    """The quantile of a t distribution. (scipy.stats would take a second to import.)"""
     return float(special.stdtrit(freedom, share))
 
 

@@ -72,7 +72,7 @@ def test_sites_and_splits_of_its_own(folder: Path) -> None:
         ("path,label", ["p1_0.png"], "line 2: label is empty"),
         ("path,label,split", ["p1_0.png,sick,later"], "line 2: split is 'later'"),
         ("path,label,split", ["p1_0.png,sick,train", "p4_0.png,well,test"], "no training image of class well"),
-        ("path,label,group", ["p1_0.png,sick,p1", "p1_1.png,sick,p1"], "one group a class"),
+        ("path,label,group", ["p1_0.png,sick,p1", "p1_1.png,sick,p1"], "one group per class"),
         ("path,label", ['"p1_0.png,sick'], "not a readable CSV file"),
         ("path,label", ["p1_0.png,sick", "./p1_0.png,sick"], "lists p1_0.png more than once"),
         (

@@ -152,7 +152,7 @@ def test_long_names_leave_their_cells_room() -> None:
     made.figure.canvas.draw()
     (panel,) = (axes for axes in made.figure.axes if axes.axison)
     assert panel.get_window_extent().width > 0.4 * made.figure.bbox.width
-    assert panel.get_xlabel() == "taken for" and all(len(t.get_text()) <= 24 for t in panel.get_xticklabels())
+    assert panel.get_xlabel() == "predicted class" and all(len(t.get_text()) <= 24 for t in panel.get_xticklabels())
     assert any(names[0] in text for texts in made.texts.values() for text in texts)
 
 
@@ -244,7 +244,7 @@ def test_the_reference_is_a_row_that_is_there(compared: Path, tmp_path: Path) ->
 
 def test_what_is_being_done_is_told(compared: Path, tmp_path: Path) -> None:
     heard: list[str] = []
-    write_report([compared], tmp_path, tell=heard.append)
+    write_report([compared], tmp_path, progress=heard.append)
     assert heard[0] == "reading runs" and heard[1].startswith("drawing 1 of 1: ")
     figures = len(list((tmp_path / "figures").glob("*.png")))
     assert heard[2:] == [f"writing figure {place} of {figures}" for place in range(1, figures + 1)]
@@ -427,7 +427,7 @@ def test_a_grid_of_uneven_seeds_tells_how_many_each_cell_has() -> None:
     }
     grid = Grid("t", numbers, digits=1)
     assert [row[1].text for row in grid.table().rows] == ["8.9 ± 0.3 (3) [22.3 ± 1.0]", "68.3 ± 1.9 (10)", "-"]
-    assert "(how many)" in grid.note()
+    assert "(count)" in grid.note()
     even = Grid("t", {key: Number(68.3, 1.9, seeds=5) for key in numbers})
     assert even.table().rows[0][1].text == "68.3 ± 1.9" and "over 5 seeds" in even.note()
     assert grid.formats()["csv"].splitlines()[1] == "solo,A,8.9,0.31,3,0,22.3,1.0"

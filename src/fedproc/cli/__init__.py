@@ -39,7 +39,7 @@ def _complain(error: Exception, code: int) -> int:
 
 
 def _leave(*signalled: object) -> NoReturn:
-    """At once, with nothing torn down: half-imported libraries do not survive an exception."""
+    """Exit at once, without cleanup: half-imported libraries do not survive an exception."""
     print("fedproc: interrupted; the same command continues", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -22,7 +22,9 @@ def build_parser(plugins: Sequence[Path] = ()) -> Parser:
     """Every command and every flag; the options of plugins' methods are flags like others."""
     parser = Parser(prog="fedproc", description="Federated learning on non-IID image data, built around FedProc.")
     version = f"fedproc {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
-    parser.add_argument("--version", action="version", version=version, help="say which this is, with torch and Python")
+    parser.add_argument(
+        "--version", action="version", version=version, help="show the versions, also of torch and Python"
+    )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     methods = all_methods(plugins)
     for part in (run, compare, data):
@@ -33,7 +35,7 @@ def build_parser(plugins: Sequence[Path] = ()) -> Parser:
 
 
 def execute(words: list[str], interrupt: Interrupt | None = None) -> int:
-    """Do what the words say; lines are as wide as the terminal, or as a page where there is none."""
+    """Run the command; lines are as wide as the terminal, or 100 characters where there is none."""
     width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100
     parsed = build_parser(_plugins(words)).parse_strictly(words or ["--help"])
     parsed.interrupt = interrupt

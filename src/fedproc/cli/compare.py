@@ -1,4 +1,4 @@
-"""`fedproc compare`: methods and variants over seeds, a table and a picture."""
+"""`fedproc compare`: methods and variants over seeds, a table and a figure."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from fedproc.report.summary import accuracies, differences
 from fedproc.simulation.drive import Run
 from fedproc.watchers.tensorboard import TensorBoard
 
-ONE_SEED = "one seed says nothing of differences: take more --seeds"
+ONE_SEED = "one seed is too few for differences: take more --seeds"
 
 EPILOG = """\
---variants takes a TOML file of named overrides, each a row of its own beside the --methods you name:
+--variants takes a TOML file of named overrides, each a row in addition to the --methods you name:
 
     [sharp]
     method = "fedproc"
     fedproc.tau = 0.2
 
-Asked again with more seeds or methods, the command continues the folder: what was in it before takes part.
+Run again with more seeds or methods, the command continues the folder and includes the runs that are in it.
 """
 
 
@@ -43,10 +43,10 @@ def add(commands: Any, methods: Mapping[str, type[Method]]) -> None:
         "--variants",
         type=Path,
         metavar="FILE",
-        help="TOML file of named overrides, each a row beside --methods",
+        help="TOML file of named overrides, each a row in addition to --methods",
     )
     group.add_argument(
-        "--reference", metavar="LABEL", help="the row that differences are to; default: fedavg, or the first"
+        "--reference", metavar="LABEL", help="the row that others are compared with; default: fedavg, or the first"
     )
     add_out(parser, "runs/cmp")
     add_experiment_flags(parser, without=("method", "seed"), methods=methods)
@@ -76,13 +76,13 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
             print_table(console, differences(done))
         elif any(len(row.runs) > 1 for row in done.rows):
             why = f"no row has two finished seeds in common with {done.reference}"
-            console.print(f"{why}: there is no difference to tell; --reference takes another row", highlight=False)
+            console.print(f"{why}: there are no differences to show; --reference takes another row", highlight=False)
         else:
             console.print(ONE_SEED)
     console.print(f"runs, comparison.json and curves.png are in {parsed.out}", highlight=False)
     failed = [f"{row.label}, seed {seed}" for row in done.rows for seed in row.failed]
     if failed:
-        raise RunError(f"failed: {'; '.join(failed)}; the reason stands in each one's result.json")
+        raise RunError(f"failed: {'; '.join(failed)}; the reason is in each run's result.json")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`fedproc data show` and `fedproc data split`: who holds what, on screen, as a picture, as folders."""
+"""`fedproc data show` and `fedproc data split`: a partition on screen, as a figure, as folders."""
 
 from __future__ import annotations
 
@@ -29,11 +29,9 @@ MOST_ROWS = 50
 
 
 def add(commands: Any, methods: Mapping[str, type[Method]]) -> None:
-    parser: Parser = commands.add_parser("data", help="see or write out a partition")
+    parser: Parser = commands.add_parser("data", help="show a partition, or write it as folders")
     parts = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    show = parts.add_parser(
-        "show", help="print and draw who holds what", usage="fedproc data show [--option VALUE ...]"
-    )
+    show = parts.add_parser("show", help="print and draw a partition", usage="fedproc data show [--option VALUE ...]")
     show.add_argument("--out", type=Path, default=Path("partition.png"), help="picture; default: partition.png")
     show.set_defaults(command=show_command)
     usage = "fedproc data split [--option VALUE ...]"
@@ -54,35 +52,35 @@ def show_command(parsed: argparse.Namespace, console: Console) -> int:
     images = Library().images(experiment)
     counts = class_counts(deal(experiment, images), images.train.labels, images.classes)
     score = heterogeneity(counts)
-    called = site_names(experiment, images)
-    console.print(_table(counts, images.class_names, called))
+    sites = site_names(experiment, images)
+    console.print(_table(counts, images.class_names, sites))
     sizes = counts.sum(axis=1)
     beta = f", beta {experiment.beta:g}" if experiment.partition in SKEWED else ""
     title = f"{images.name}: {experiment.partition}{beta}, {len(counts)} clients, data seed {experiment.data_seed}"
     console.print(
-        f"{title}\n{sizes.min():,} to {sizes.max():,} samples a client; {100 * (counts == 0).mean():.1f} % of "
-        f"(client, class) pairs empty; heterogeneity {score:.3f} (0: all alike, towards 1: no class at two places)",
+        f"{title}\n{sizes.min():,} to {sizes.max():,} samples per client; {100 * (counts == 0).mean():.1f} % of "
+        f"(client, class) pairs empty; heterogeneity {score:.3f} (0: all alike, towards 1: no class at two clients)",
         highlight=False,
     )
     heading = f"{title}, heterogeneity {score:.3f}"
     with naming(parsed.out.parent):
         parsed.out.parent.mkdir(parents=True, exist_ok=True)
-    write_file(parsed.out, draw_holdings(counts, images.class_names, heading, called).save)
+    write_file(parsed.out, draw_holdings(counts, images.class_names, heading, sites).save)
     console.print(f"drawn in {parsed.out}", highlight=False)
     return 0
 
 
-def _table(counts: np.ndarray[Any, np.dtype[np.int64]], names: Sequence[str], called: Sequence[str]) -> Table:
+def _table(counts: np.ndarray[Any, np.dtype[np.int64]], names: Sequence[str], sites: Sequence[str]) -> Table:
     table = Table(title="samples by client and class", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1))
     shown = list(names) if len(names) <= MOST_COLUMNS else []
-    table.add_column("site" if called else "client", justify="left" if called else "right", no_wrap=True)
+    table.add_column("site" if sites else "client", justify="left" if sites else "right", no_wrap=True)
     for name in shown:
         table.add_column(name, justify="right", overflow="fold")
     table.add_column("classes", justify="right", no_wrap=True)
     table.add_column("samples", justify="right", no_wrap=True)
     for client, row in enumerate(counts[:MOST_ROWS]):
         cells = [f"{count:,}" if count else "·" for count in row] if shown else []
-        table.add_row(called[client] if called else str(client), *cells, str((row > 0).sum()), f"{row.sum():,}")
+        table.add_row(sites[client] if sites else str(client), *cells, str((row > 0).sum()), f"{row.sum():,}")
     if len(counts) > MOST_ROWS:
         table.add_row("…", *[""] * len(shown), "", f"{len(counts) - MOST_ROWS} more")
     return table
@@ -91,9 +89,9 @@ def _table(counts: np.ndarray[Any, np.dtype[np.int64]], names: Sequence[str], ca
 def split_command(parsed: argparse.Namespace, console: Console) -> int:
     experiment = Experiment(**given(parsed))
     images = Library().images(experiment)
-    shares, called = deal(experiment, images), site_names(experiment, images)
+    shares, sites = deal(experiment, images), site_names(experiment, images)
     with Progress(console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("images", total=len(images.train) + len(images.test))
-        write_sites(images, shares, parsed.out, called, lambda count: progress.advance(task, count))
+        write_sites(images, shares, parsed.out, sites, lambda count: progress.advance(task, count))
     console.print(f"{len(shares)} sites and the test images are in {parsed.out}", highlight=False)
     return 0

@@ -1,4 +1,4 @@
-"""What a person sees while runs go on: live bars on a terminal, plain lines elsewhere."""
+"""Progress of runs: live bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Display:
             self._console.print(note, highlight=False)
         executor.notes.clear()
         for session in sessions:
-            self._tell(session)
+            self._print_notes(session)
             if session.records and session.result is None:
                 self._console.print(f"{session.label}: continues after round {session.state.round}", highlight=False)
         if self._console.is_terminal:
@@ -66,13 +66,13 @@ class Display:
                 )
             self._progress.start()
 
-    def _tell(self, session: Session) -> None:
+    def _print_notes(self, session: Session) -> None:
         for note in session.notes:
             self._console.print(f"{session.label}: {note}; going on from round {session.state.round}", highlight=False)
         session.notes.clear()
 
     def update(self, session: Session) -> None:
-        self._tell(session)
+        self._print_notes(session)
         state = _state(session)
         if self._progress is not None:
             self._progress.update(self._tasks[session.label], completed=len(session.records), state=state)
@@ -86,7 +86,7 @@ class Display:
             self._progress.stop()
 
     def _left(self) -> str:
-        """Time left of all runs together, by the pace since the beginning."""
+        """Time left of all runs together, at the pace since the beginning."""
         done = sum(len(session.records) for session in self._sessions)
         total = sum(session.plan.rounds for session in self._sessions if not session.ended)
         pace = (time.monotonic() - self._began) / max(1, done - self._already)
@@ -111,7 +111,7 @@ def _loss(record: dict[str, Any]) -> str:
 
 
 def _device(session: Session) -> str:
-    """The device, and why it is the CPU where nobody asked for it."""
+    """The device, and why it is the CPU where it was not requested."""
     if session.experiment.device == "auto" and session.device.type == "cpu":
         return "cpu (torch sees no GPU)"
     return str(session.device)

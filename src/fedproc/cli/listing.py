@@ -1,4 +1,4 @@
-"""`fedproc list`: what there is to choose from."""
+"""`fedproc list`: methods, data sets, networks and presets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ THINGS: dict[str, dict[str, str]] = {
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("list", help="methods, data sets, networks or presets there are")
+    parser = commands.add_parser("list", help="list methods, data sets, networks or presets")
     parser.add_argument("things", choices=THINGS)
     parser.set_defaults(command=command)
 

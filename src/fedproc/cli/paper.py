@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 NAMED = 4
 MACHINE = ("data_dir", "device", "executor", "lanes", "precision")
 EPILOG = """\
-`fedproc paper list` tells what there is, what it costs and what is done; `fedproc paper all` makes everything.
+`fedproc paper list` lists tables and figures, their cost and what is done; `fedproc paper all` makes them all.
 Runs are shared between tables and figures, continued after a stop, and skipped when they are done.
 """
 
 
 def add(commands: Any) -> None:
     usage = "fedproc paper NAME [--scale full|small|tiny] [--seeds N ...] [--out DIR] [--import DIR ...]"
-    words = "the paper's tables and figures; at full scale with the published number beside ours"
+    words = "the paper's tables and figures; at full scale with the published number next to ours"
     parser: Parser = commands.add_parser("paper", help=words, epilog=EPILOG, usage=usage)
     parser.add_argument(
         "name", choices=["list", "all", *EXHIBITS], metavar="NAME", help=", ".join(["list", "all", *EXHIBITS])
@@ -43,9 +43,11 @@ def add(commands: Any) -> None:
         default=[],
         dest="imports",
         metavar="DIR",
-        help="folders with finished runs, which stay where they are: name them each time",
+        help="folders with finished runs, read where they are: name them each time",
     )
-    parser.add_argument("--only-done", action="store_true", help="run nothing: what is done, and gaps for the rest")
+    parser.add_argument(
+        "--only-done", action="store_true", help="run nothing: show what is done, leave gaps for the rest"
+    )
     for name in MACHINE:
         parser.add_argument(f"--{name.replace('_', '-')}", dest=name, metavar="X", help="as for `fedproc run`")
     parser.set_defaults(command=command)

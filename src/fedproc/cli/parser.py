@@ -1,7 +1,7 @@
 """Flags, made from the Experiment's fields and the methods' options.
 
 argparse and not a larger library: types, defaults and messages all come from the Experiment, so a parser
-only has to cut words into names and values, and it must do so strictly.
+only has to split words into names and values, strictly.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COMMON = (
 
 
 class Parser(argparse.ArgumentParser):
-    """Complains in one sentence, by raising; takes no abbreviations."""
+    """Raises errors of one sentence; takes no abbreviations."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("allow_abbrev", False)
@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
         raise InputError(words.replace("expected one argument", "expected a value after it"))
 
     def parse_strictly(self, words: list[str]) -> argparse.Namespace:
-        """Like parse_args, but names the first word it does not understand and the flag that was perhaps meant."""
+        """Like parse_args, but names the first word it does not understand and suggests a flag."""
         parsed, rest = self.parse_known_args(words)
         if rest:
             word = rest[0].partition("=")[0]
@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def whole_numbers(name: str, words: Sequence[str]) -> list[int]:
-    """What was typed after a flag of that name."""
+    """The values given after a flag of that name."""
     try:
         return [int(word) for word in words]
     except ValueError:
@@ -126,7 +126,7 @@ def _shown(value: Any) -> str:
 
 
 def given(parsed: argparse.Namespace) -> dict[str, Any]:
-    """What was typed of the Experiment's fields, options of methods in tables of their own."""
+    """The Experiment's fields that were given, with one table of options per method."""
     values: dict[str, Any] = {}
     for path, value in vars(parsed).items():
         method, separator, option = path.partition(SEPARATOR)

@@ -1,4 +1,4 @@
-"""`fedproc predict` and `fedproc export`: using what was trained."""
+"""`fedproc predict` and `fedproc export`: use a trained model."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def add(commands: Any) -> None:
     export.set_defaults(command=export_command)
     for parser in (predict, export):
         parser.add_argument(
-            "--client", type=int, metavar="N", help="a client's own model, where a run has those (solo)"
+            "--client", type=int, metavar="N", help="a client's own model, where the run saved it (solo)"
         )
-        parser.add_argument("--network", metavar="MODULE:CLASS", help="your own encoder, for a model made with it")
-        parser.add_argument("--averaged", action="store_true", help="the averaged weights, where a run kept them")
+        parser.add_argument("--network", metavar="MODULE:CLASS", help="your own encoder, for a model trained with it")
+        parser.add_argument("--averaged", action="store_true", help="the averaged weights, where the run saved them")
 
 
 def _model(parsed: argparse.Namespace) -> Model:
@@ -82,5 +82,5 @@ def export_command(parsed: argparse.Namespace, console: Console) -> int:
     out = parsed.out or (parsed.run.parent if parsed.run.is_file() else parsed.run) / "model.onnx"
     differences = []
     write_file(out, lambda path: differences.append(export_onnx(model, path)))
-    console.print(f"{out}: run with ONNX Runtime, differs by {differences[0]:.1e} at most", highlight=False)
+    console.print(f"{out}: checked with ONNX Runtime, differs by {differences[0]:.1e} at most", highlight=False)
     return 0

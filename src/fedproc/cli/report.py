@@ -13,8 +13,8 @@ from rich.markup import escape
 from fedproc.cli.parser import Parser
 
 EPILOG = """\
-Takes run folders, comparisons and the folders of `fedproc paper`, or any folder that holds some. The page stands by
-itself; tables are beside it as CSV, Markdown and LaTeX, figures as PNG and SVG.
+Takes run folders, comparisons and the folders of `fedproc paper`, or any folder that holds some. The page is
+self-contained; tables are next to it as CSV, Markdown and LaTeX, figures as PNG and SVG.
 """
 
 
@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--reference",
         metavar="LABEL",
-        help="the row that differences are to; default: what `compare` was told, or fedavg",
+        help="the row that others are compared with; default: as given to `compare`, or fedavg",
     )
     parser.add_argument("--open", action="store_true", help="show it in the browser")
     parser.set_defaults(command=command)

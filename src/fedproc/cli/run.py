@@ -44,13 +44,13 @@ def add_out(parser: Parser, default: str) -> None:
 
 
 def watching(parsed: argparse.Namespace, console: Console) -> Display | TensorBoard:
-    """The display, and what else was asked for."""
+    """The display, and TensorBoard if requested."""
     display = Display(console)
     return TensorBoard(display) if parsed.log == "tensorboard" else display
 
 
 def gathered(parsed: argparse.Namespace) -> dict[str, Any]:
-    """The file's values with the flags laid on top."""
+    """The file's values, overridden by the flags."""
     below = read_toml(parsed.config, "--config") if parsed.config else {}
     for name in ("out", "fresh", "config", "variants", "plugin", "log"):
         if name in below:
@@ -78,7 +78,7 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
             table.add_row(name.replace("_", " "), f"{100 * value:.2f} %")
     table.add_row("rounds", f"{done.result['rounds']}")
     table.add_row("seconds", f"{done.result['seconds']:.1f}")
-    table.add_row("samples a second", f"{done.result['samples_per_second']:,.0f}")
+    table.add_row("samples per second", f"{done.result['samples_per_second']:,.0f}")
     console.print(table)
     console.print(f"written to {parsed.out}", highlight=False)
     return 0

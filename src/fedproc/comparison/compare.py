@@ -1,4 +1,4 @@
-"""Methods and variants side by side over several seeds: one folder of runs, a table, a picture."""
+"""Methods and variants side by side over several seeds: one folder of runs, a table, a figure."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from fedproc.statistics import Paired
 from fedproc.statistics import compare as paired
 
 Given = dict[str, Any]
-# in what compared runs may differ: the method, the seed, and what is looked at
+# in what compared runs may differ: the method, the seed, and what is evaluated and saved
 MAY_DIFFER = {"method", "plugin_sha256", "data_seed", "model_seed", "keep_clients", "eval_every"}
 
 
 class Seeded(Protocol):
-    """A finished run, as comparisons see it."""
+    """A run as comparisons need it."""
 
     @property
     def seed(self) -> int: ...
@@ -54,7 +54,7 @@ class Row:
 
     @classmethod
     def of(cls, label: str, over: Iterable[Seeded]) -> Row:
-        """Of runs that are over, in any order."""
+        """From runs that have ended, in any order."""
         ordered = sorted(over, key=lambda run: run.seed)
         by_status = {
             status: [run for run in ordered if run.result["status"] == status]
@@ -77,7 +77,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All rows, and the folder they stand in."""
+    """All rows, and their folder."""
 
     rows: list[Row]
     path: Path | None
@@ -89,7 +89,7 @@ class Comparison:
 
     @property
     def prefix(self) -> str:
-        """What the names of accuracies begin with: nothing, or val_ where validation samples were held out."""
+        """The prefix of accuracies' names: none, or val_ where validation samples were held out."""
         return "val_" if any("val_final_accuracy" in run.result for row in self.rows for run in row.runs) else ""
 
 
@@ -107,8 +107,8 @@ def compare(
 ) -> Comparison:
     """Run every method and variant with every seed; `given` are fields of Experiment shared by all.
 
-    Differences are to `reference`, a method or variant: FedAvg where it takes part, else the first. Asked again with
-    more seeds or methods, it continues the folder, and what was in it before takes part.
+    Differences are to `reference`, a method or variant: FedAvg where it takes part, else the first. Called again
+    with more seeds or methods, it continues the folder and includes the runs that are in it.
     """
     if len(set(methods)) != len(methods):
         raise InputError(f"--methods {' '.join(methods)}: expected each method once")
@@ -118,7 +118,7 @@ def compare(
         if "seed" in values:
             raise InputError(f"variant {label}: seed {values['seed']}: seeds are those of the whole comparison")
         if label in overrides or "/" in label or label.startswith("."):
-            raise InputError(f"variant {label}: expected a name of its own that can name a folder")
+            raise InputError(f"variant {label}: expected a unique name that can name a folder")
         method = values.get("method", Experiment.model_fields["method"].default)
         if label in known and label != method:
             raise InputError(f"variant {label}: is the name of a method, but its method is {method}; take another name")
@@ -132,8 +132,8 @@ def compare(
         raise InputError(f"--seeds {' '.join(map(str, seeds))}: expected each seed once")
     folder = Path(out) if out is not None else None
     asked = {f"{label}/seed-{seed}" for label in overrides for seed in seeds}
-    staying = _staying(folder, asked) if folder else {}
-    others = [label for label, kept in staying.items() if label not in overrides and any(k.result for k in kept)]
+    saved = _saved(folder, asked) if folder else {}
+    others = [label for label, rest in saved.items() if label not in overrides and any(run.result for run in rest)]
     labels = usual_order([*others, *overrides], known) if others else list(overrides)
     if reference is None:
         reference = usual_reference(labels)
@@ -152,8 +152,8 @@ def compare(
                 raise InputError("--data-seed and --model-seed: both are fixed, so all --seeds would give the same run")
             experiments[f"{label}/seed-{seed}"] = (experiment, folder / label / f"seed-{seed}" if folder else None)
     rows_of = {label: experiments[f"{label}/seed-{seeds[0]}"][0] for label in overrides}
-    for label, kept in staying.items():
-        _check_settings(label, kept, rows_of, known)
+    for label, rest in saved.items():
+        _check_settings(label, rest, rows_of, known)
     held_out = {label.rpartition("/")[0]: experiment.val_fraction for label, (experiment, _) in experiments.items()}
     if len({fraction > 0 for fraction in held_out.values()}) > 1:
         shares = ", ".join(f"{fraction:g} for {label}" for label, fraction in held_out.items())
@@ -161,7 +161,7 @@ def compare(
     lock = Lock(folder) if folder else None
     try:
         runs = {run.label: run for run in run_all(experiments, fresh=fresh, watcher=watcher, interrupt=interrupt)}
-        done: dict[str, list[Seeded]] = {label: [k for k in staying.get(label, []) if k.result] for label in labels}
+        done: dict[str, list[Seeded]] = {label: [s for s in saved.get(label, []) if s.result] for label in labels}
         for label in overrides:
             done[label] += [runs[f"{label}/seed-{seed}"] for seed in seeds]
         comparison = Comparison([Row.of(label, runs_) for label, runs_ in done.items()], folder, reference)
@@ -187,8 +187,8 @@ def rows_in(folder: Path, without: Collection[str] = ()) -> dict[str, list[Saved
     return found
 
 
-def _staying(folder: Path, asked: Collection[str]) -> dict[str, list[SavedRun]]:
-    """The rows of a comparison's folder that earlier commands made and this one does not touch."""
+def _saved(folder: Path, asked: Collection[str]) -> dict[str, list[SavedRun]]:
+    """The rows of a comparison's folder, without the runs that were asked for."""
     expect_folder(folder)
     if read_run(folder) is not None:
         raise InputError(f"--out {folder}: is a run's own folder; expected one for many runs")
@@ -196,20 +196,20 @@ def _staying(folder: Path, asked: Collection[str]) -> dict[str, list[SavedRun]]:
 
 
 def _check_settings(
-    label: str, staying: Sequence[SavedRun], rows: Mapping[str, Experiment], known: Mapping[str, type[Method]]
+    label: str, saved: Sequence[SavedRun], rows: Mapping[str, Experiment], known: Mapping[str, type[Method]]
 ) -> None:
-    """Refuse to put runs of other settings into a row, or methods of other settings side by side. What a variant
-    changes is its own affair.
+    """Refuse runs of different settings in one row, and methods of different settings in one comparison. A variant
+    may differ from the other rows.
     """
     plain = [name for name in rows if name in known]
     new = rows.get(label) or (rows[plain[0]] if plain and label in known else None)
     if new is None:
         return
     alone = any(
-        known[method].rounds is not Method.rounds for method in (new.method, staying[0].method) if method in known
+        known[method].rounds is not Method.rounds for method in (new.method, saved[0].method) if method in known
     )
-    follows = {"clients": new.partition in ("natural", "file"), "rounds": alone}  # the data, or the method
-    for run in staying:
+    follows = {"clients": new.partition in ("natural", "file"), "rounds": alone}  # set by the data, or by the method
+    for run in saved:
         for path, before, after in differences(run.config, new.config()):
             options = label not in rows and path in known
             data = path == "fingerprint" or path.endswith("_sha256")  # known only once they are read
@@ -234,7 +234,7 @@ def usual_reference(labels: Sequence[str]) -> str:
 
 
 def merged(base: Given, over: Given) -> Given:
-    """`over` laid on `base`, tables of options field by field."""
+    """`over` merged into `base`, tables of options field by field."""
     result = {name.replace("-", "_"): value for name, value in base.items()}
     for name, value in ((name.replace("-", "_"), value) for name, value in over.items()):
         below = result.get(name)
@@ -243,7 +243,7 @@ def merged(base: Given, over: Given) -> Given:
 
 
 def read_toml(path: Path, flag: str) -> Given:
-    """A TOML file, with every complaint naming it."""
+    """A TOML file; every error names it."""
     try:
         with path.open("rb") as file:
             found = tomllib.load(file)
@@ -253,7 +253,7 @@ def read_toml(path: Path, flag: str) -> Given:
     return {name.replace("-", "_") if not isinstance(value, dict) else name: value for name, value in found.items()}
 
 
-LISTED = re.compile("^--(seed|method) ")  # which a comparison takes several of
+LISTED = re.compile("^--(seed|method) ")  # of which a comparison takes several
 ACCURACIES = ("final_accuracy", "last10_accuracy", "final_prototype_accuracy", "last10_prototype_accuracy")
 
 

@@ -1,4 +1,4 @@
-"""Data sets by name, or a person's own images, and the defaults that follow each."""
+"""Data sets by name, or a user's own images, and the defaults that follow each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Source:
     resizable: bool = False
 
     def options(self, clients: float) -> dict[str, dict[str, float]]:
-        """What methods' options follow the data set."""
+        """The methods' options that follow the data set."""
         moon = self.mu_of_many if self.mu_of_many is not None and clients >= 50 else self.mu[1]
         return {"fedprox": {"mu": self.mu[0]}, "moon": {"mu": moon}}
 
@@ -87,12 +87,12 @@ FOLDER = Source(
 
 
 def source_of(name: str) -> Source:
-    """The named data set, or the one that stands for every person's own."""
+    """The named data set, or the one for a user's own images."""
     return SOURCES.get(name, FOLDER)
 
 
 def load(name: str, data_dir: Path | None, image_size: int | None, test_fraction: float, data_seed: int) -> Images:
-    """Read a data set; `data_seed` only matters where a person's images must be split into train and test."""
+    """Read a data set; `data_seed` only matters where a user's images must be split into train and test."""
     if image_size is not None and not source_of(name).resizable:
         raise InputError(f"--image-size {image_size}: only for your own images; {name} has its own size")
     match name:

@@ -1,4 +1,4 @@
-"""What happens to an image between the bank of bytes and the network: crop, flip, rotation, normalisation.
+"""From an image's bytes to the network's input: crop, flip, rotation, normalisation.
 
 All three moves are one map of pixel positions in integer arithmetic, so CPU and GPU take the same pixel.
 Shapes: N images (lanes and batch flattened), C channels, H x W pixels.
@@ -56,7 +56,7 @@ class Augmentation:
         return {name: drawn.to(device) for name, drawn in self.draw(lambda purpose: 0, none, none).items()}
 
     def turns(self, device: torch.device) -> tuple[Tensor, Tensor] | None:
-        """Cosines and sines of the angles there are, in fixed point."""
+        """Cosines and sines of all angles, in fixed point."""
         return _turns(device) if self.rotate else None
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
@@ -98,7 +98,7 @@ def _reflected(place: Tensor, size: int) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _turns(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of every angle there is, in fixed point."""
+    """Cosine and sine of every angle, in fixed point."""
     radians = [math.radians(MOST_DEGREES * (2 * step / (ANGLES - 1) - 1)) for step in range(ANGLES)]
     cosines = torch.tensor([round(ONE * math.cos(r)) for r in radians], device=device)
     return cosines, torch.tensor([round(ONE * math.sin(r)) for r in radians], device=device)
@@ -125,7 +125,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {
 
 @dataclass(frozen=True)
 class Normalisation:
-    """Mean and deviation a channel, of pixels scaled to 0..1."""
+    """Mean and deviation per channel, of pixels scaled to 0..1."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -136,7 +136,7 @@ class Normalisation:
         return (images.to(dtype) - middle) * scale
 
     def levels(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-        """What is subtracted from bytes and multiplied with."""
+        """What is subtracted from bytes, and the factor that follows."""
         return _levels(self.mean, self.std, dtype, device)
 
 

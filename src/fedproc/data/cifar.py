@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100 from the official binary or python layout, extracted or as the .tar.gz.
 
-An archive is read member by member into memory; nothing of it is written anywhere. Every file is held
-against the published bytes, so that a result never rests on data that only look like CIFAR.
+An archive is read member by member into memory; nothing is unpacked to disk. Every file is checked against the
+published SHA-1.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Cifar:
-    """One of the two data sets: label bytes a record (the last one counts), files, names, archive."""
+    """One of the two data sets: label bytes per record (the last one counts), files, names, archive."""
 
     name: str
     folder: str
@@ -50,7 +50,7 @@ class Cifar:
     python_archive: str
 
     def read(self, data_dir: Path | None) -> Images:
-        """From `data_dir` if given (never downloading), else from the user's cache, fetched if need be."""
+        """From `data_dir` if given (never downloading), else from the user's cache, downloaded if needed."""
         if data_dir is None:
             read_file, where = self._archive(fetch(self.download))
         else:
@@ -122,7 +122,7 @@ class Cifar:
         return Split(records[:, self.label_bytes :].reshape(-1, 3, 32, 32), labels)
 
     def _names(self, read_file: Reader) -> tuple[str, ...]:
-        """The names file of the archive, or plain numbers where only the .bin files were kept."""
+        """The names file of the archive, or plain numbers where there are only the .bin files."""
         content = read_file(self.names_file)
         names = content.decode("utf-8", "replace").split() if content else []
         if len(names) == self.classes:

@@ -60,7 +60,7 @@ def binary(content: bytes, path: str, label_keys: tuple[str, ...]) -> bytes:
 
 
 def names(content: bytes, path: str, key: str) -> bytes:
-    """The class names of a meta file, one a line, as the binary version's text file has them."""
+    """The class names of a meta file, one per line, as the binary version's text file has them."""
     found = unpickle(content, path).get(key, [])
     if not isinstance(found, list):
         raise InputError(f"{path}: {key} is not a list of names")

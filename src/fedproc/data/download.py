@@ -20,7 +20,7 @@ class Download:
 
     url: str
     md5: str
-    folder: str = ""  # of the cache, for files whose names are not their own
+    folder: str = ""  # of the cache, for files whose names are not unique
 
     @property
     def name(self) -> str:
@@ -28,13 +28,13 @@ class Download:
 
 
 def fetch(download: Download) -> Path:
-    """The archive's path in the cache. A file with another checksum is thrown away and fetched again."""
+    """The archive's path in the cache. A file with another checksum is deleted and fetched again."""
     folder = cache_folder() / download.folder
     path = folder / download.name
     if path.is_file() and _md5(path) == download.md5:
         return path
     try:
-        # pooch writes to a temporary file beside the target and moves it only when the checksum is right
+        # pooch writes to a temporary file next to the target and moves it only when the checksum is right
         pooch.get_logger().setLevel("ERROR")
         pooch.retrieve(
             download.url,

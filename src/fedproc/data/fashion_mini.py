@@ -1,4 +1,4 @@
-"""`fashion-mini`: 10,000 + 2,000 images of Fashion-MNIST that travel inside the package.
+"""`fashion-mini`: 10,000 + 2,000 images of Fashion-MNIST that are part of the package.
 
 Fashion-MNIST is (c) 2017 Zalando SE, MIT licence (fashion_mini/LICENSE); scripts/make_fashion_mini.py made the sheets.
 """

@@ -1,8 +1,8 @@
-"""A person's own images, as folders:
+"""A user's own images, as folders:
 
 train/<class>/*  and  test/<class>/* (or val/)
 <class>/*                               with a stratified split
-<site>/<class>/*  and  test/<class>/*   for --partition natural; test/<class>/* beside the sites (as
+<site>/<class>/*  and  test/<class>/*   for --partition natural; test/<class>/* next to the sites (as
     `fedproc data split` writes it) is the test set, or else a part of theirs
 """
 
@@ -63,7 +63,7 @@ def _sites(folder: Path) -> list[Path]:
 def _classes(folder: Path) -> Listing:
     listing = {entry.name: _pictures(entry) for entry in _folders(folder)}
     if not listing:
-        raise InputError(f"{folder}: not an image folder: expected one sub-folder a class with images in it")
+        raise InputError(f"{folder}: not an image folder: expected one sub-folder per class with images in it")
     for name, files in listing.items():
         inner = _folders(folder / name)
         if files and (deeper := [inside for inside in inner if _anywhere(inside)]):
@@ -92,7 +92,7 @@ def _split(items: Sequence[Item], fraction: float, seed: int) -> tuple[list[Item
         members = [item for item in items if item.label == name]
         if len(members) < 2:
             where = Path(members[0].picture.name).parent
-            raise InputError(f"{where}: one image only; a split into train and test needs two a class")
+            raise InputError(f"{where}: one image only; a split into train and test needs two per class")
         count = min(max(1, round(fraction * len(members))), len(members) - 1)
         drawn = streams.order(streams.key(seed, streams.Purpose.TEST_SPLIT, place), len(members)).tolist()
         test += [members[i] for i in sorted(drawn[:count])]

@@ -1,4 +1,4 @@
-"""Lists of labelled image files to a data set: the common end of the readers of folders and manifests."""
+"""Lists of labelled image files to a data set: the last step of reading folders and manifests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Item:
 
 
 def gather(name: str, train: Sequence[Item], test: Sequence[Item], image_size: int | None) -> Images:
-    """Decode all; without a size, images that are all one small square keep theirs. Grey stays grey if all are."""
+    """Decode all; without a size, images that are all squares of one small size keep it. Grey stays grey if all are."""
     class_names = sorted({item.label for item in train})
     site_names = sorted({item.site for item in train if item.site is not None})
     looks = concurrently(lambda item: item.picture.look(), [*train, *test])

@@ -28,7 +28,7 @@ class Idx:
     files: dict[str, str]
 
     def read(self, data_dir: Path | None) -> Images:
-        """From `data_dir` if given (never downloading), else from the user's cache, fetched if need be."""
+        """From `data_dir` if given (never downloading), else from the user's cache, downloaded if needed."""
         splits = {part: self._split(prefix, data_dir) for part, prefix in PARTS.items()}
         return Images(self.name, splits["train"], splits["test"], self.class_names)
 

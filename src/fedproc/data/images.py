@@ -1,4 +1,4 @@
-"""What every reader ends in: bytes, labels and class names."""
+"""What every reader returns: bytes, labels and class names."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fedproc.errors import InputError
 
 Bytes = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
-PIECE = 4096
+CHUNK = 4096
 
 
 @dataclass(frozen=True)
 class Split:
     """images (N, C, H, W) uint8, labels (N,), and where known the site (N,) each image comes from and the group (N,),
-    a patient say, that no split may tear apart.
+    such as a patient, that no split may divide.
     """
 
     images: Bytes
@@ -45,7 +45,7 @@ class Images:
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("test", self.test)):
             if len(split) == 0:
-                raise InputError(f"{self.name}: the {part} images are none, expected at least one")
+                raise InputError(f"{self.name}: no {part} images, expected at least one")
             if split.images.shape[1:] != self.train.images.shape[1:]:
                 raise InputError(f"{self.name}: train and test images differ in shape")
 
@@ -67,8 +67,8 @@ class Images:
         digest = hashlib.sha256()
         for split in (self.train, self.test):
             digest.update(repr((split.images.shape, split.labels.shape)).encode())
-            for start in range(0, len(split), PIECE):  # mapped images pass through memory piece by piece
-                digest.update(np.ascontiguousarray(split.images[start : start + PIECE]).data)
+            for start in range(0, len(split), CHUNK):  # mapped images pass through memory chunk by chunk
+                digest.update(np.ascontiguousarray(split.images[start : start + CHUNK]).data)
             digest.update(np.ascontiguousarray(split.labels).data)
             for held_by in (split.sites, split.groups):
                 if held_by is not None:
@@ -78,6 +78,6 @@ class Images:
 
 
 def label_numbers(names: Sequence[str], known: Sequence[str]) -> Labels:
-    """The place of each name among the known ones."""
+    """The index of each name among the known ones."""
     places = {name: place for place, name in enumerate(known)}
     return np.array([places[name] for name in names], dtype=np.int64)

@@ -1,7 +1,7 @@
 """A CSV that lists images: path,label and optionally group, site and split.
 
-Paths are relative to the file. All images of a group (a patient) stay on one side of the split; `site` is who
-holds an image, for --partition natural; `split` says train or test outright.
+Paths are relative to the file. All images of a group (a patient) stay on one side of the split; `site` is
+where an image is held, for --partition natural; `split` is train or test.
 """
 
 from __future__ import annotations
@@ -111,5 +111,5 @@ def _sides(path: Path, rows: Sequence[Row], fraction: float, seed: int) -> list[
             chosen.add(names[i])
             taken += len(groups[names[i]])
     if not chosen:
-        raise InputError(f"{path}: one group a class; a split that keeps groups together needs two of some class")
+        raise InputError(f"{path}: one group per class; a split that keeps groups together needs two of some class")
     return ["test" if row.get("group", f"\0{place}") in chosen else "train" for place, row in enumerate(rows)]

@@ -1,4 +1,4 @@
-"""Room for images: in memory, or in a file that memory is mapped to where they would not fit."""
+"""Storage for images: in memory, or in a memory-mapped file where they would not fit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedproc.data.images import Bytes
 
 
 def limit() -> int:
-    """Bytes of images that may lie in memory: FEDPROC_IMAGE_MEMORY (in MiB), or half of what the machine has."""
+    """Bytes of images that may be in memory: FEDPROC_IMAGE_MEMORY (in MiB), or half of what the machine has."""
     given = os.environ.get("FEDPROC_IMAGE_MEMORY")
     if given is not None and given.isdigit():
         return int(given) << 20
@@ -21,11 +21,11 @@ def limit() -> int:
 
 
 def room(shape: tuple[int, ...]) -> Bytes:
-    """An array of bytes. A mapped file has no name, so it is gone with the process."""
+    """An array of bytes. A mapped file has no name, so it is removed when the process ends."""
     if prod(shape) <= limit():
         return np.empty(shape, np.uint8)
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as file:
-        os.posix_fallocate(file.fileno(), 0, prod(shape))  # a full disk says so here, not in the middle of a run
+        os.posix_fallocate(file.fileno(), 0, prod(shape))  # a full disk fails here, not in the middle of a run
         return np.memmap(file, np.uint8, "r+", shape=shape)

@@ -1,4 +1,4 @@
-"""Who holds what: deal the training samples out to clients (SPEC section 4), and measure how uneven it is.
+"""Partitions of the training samples among clients (SPEC section 4), and how heterogeneous they are.
 
 This step alone draws from numpy's RandomState, so that the draws agree with the public reference.
 """
@@ -25,7 +25,7 @@ MOST_REDRAWS = 1000
 def dirichlet(
     labels: npt.ArrayLike, clients: int, beta: float, seed: int, min_size: int = 10, capped: bool = True
 ) -> list[Indices]:
-    """Skewed shares: per class Dirichlet(beta) over the clients, nothing more for one that has N/m already
+    """Skewed shares: per class Dirichlet(beta) over the clients, nothing more for a client that has N/m already
     (unless not `capped`). Everything is drawn again until each client holds at least `min_size` samples.
     """
     array = np.asarray(labels)
@@ -37,7 +37,7 @@ def dirichlet(
         shares = _draw(array, classes, clients, beta, rng, capped)
         if shares is not None and min(len(share) for share in shares) >= min_size:
             return shares
-    raise _fruitless(beta, clients, min_size)
+    raise _too_few(beta, clients, min_size)
 
 
 def _check_beta(beta: float) -> None:
@@ -45,7 +45,7 @@ def _check_beta(beta: float) -> None:
         raise InputError(f"beta {beta}: expected a number above 0")
 
 
-def _fruitless(beta: float, clients: int, min_size: int) -> InputError:
+def _too_few(beta: float, clients: int, min_size: int) -> InputError:
     return InputError(
         f"beta {beta} with clients {clients}: {MOST_REDRAWS} draws left some client with fewer than {min_size} "
         "samples; take a larger --beta, fewer --clients or a smaller --min-size"
@@ -69,7 +69,7 @@ def _draw(
         if capped:
             share = share * (sizes < len(labels) / clients)
         total = share.sum()
-        if not total > 0:  # a tiny beta can leave nothing to those still below their part
+        if not total > 0:  # a tiny beta can leave nothing for the clients below the cap
             return None
         cuts = (np.cumsum(share / total) * len(members)).astype(np.int64)[:-1]
         for client, piece in enumerate(np.split(members, cuts)):
@@ -79,9 +79,9 @@ def _draw(
 
 
 def shards(labels: npt.ArrayLike, clients: int, per_client: int, seed: int) -> list[Indices]:
-    """`per_client` classes a client, each class dealt out equally among those that hold it.
+    """`per_client` classes per client, each class divided equally among those that hold it.
 
-    Client i holds class i modulo K and others at random. Classes that nobody drew stay unused.
+    Client i holds class i modulo K and others at random. Classes that no client drew stay unused.
     """
     array = np.asarray(labels)
     present = np.unique(array)
@@ -108,7 +108,7 @@ def shards(labels: npt.ArrayLike, clients: int, per_client: int, seed: int) -> l
 
 
 def quantity(labels: npt.ArrayLike, clients: int, beta: float, seed: int, min_size: int = 10) -> list[Indices]:
-    """Sizes drawn from Dirichlet(beta), classes mixed alike."""
+    """Sizes drawn from Dirichlet(beta), classes in equal proportions."""
     count = len(np.asarray(labels))
     _check(count, clients, min_size)
     _check_beta(beta)
@@ -122,11 +122,11 @@ def quantity(labels: npt.ArrayLike, clients: int, beta: float, seed: int, min_si
         shares = [np.asarray(part) for part in np.split(order, cuts)]
         if min(len(share) for share in shares) >= min_size:
             return shares
-    raise _fruitless(beta, clients, min_size)
+    raise _too_few(beta, clients, min_size)
 
 
 def natural(sites: Labels | None) -> list[Indices]:
-    """Who holds what in the world: one client a site."""
+    """The sites of the data: one client per site."""
     if sites is None:
         raise InputError(
             "--partition natural: the data names no sites; expected folders <site>/<class>/* with test/<class>/*, "
@@ -188,19 +188,19 @@ def _check(count: int, clients: int, min_size: int) -> None:
 
 
 PARTITIONS: dict[str, str] = {
-    "dirichlet": "each class dealt out by Dirichlet(--beta), nobody far above N/m; smaller beta, more skew",
+    "dirichlet": "each class divided by Dirichlet(--beta), no client far above N/m; smaller beta, more skew",
     "dirichlet-plain": "the same without the cap",
-    "shards": "--classes-per-client classes a client",
-    "quantity": "sizes by Dirichlet(--beta), classes mixed alike",
+    "shards": "--classes-per-client classes per client",
+    "quantity": "sizes by Dirichlet(--beta), classes in equal proportions",
     "iid": "equal random shares",
-    "natural": "one client a site of the data; brings its own number of clients",
-    "file": "indices from --partition-file; brings its own number of clients",
+    "natural": "one client per site of the data; sets the number of clients",
+    "file": "indices from --partition-file; sets the number of clients",
 }
 
 
 @dataclass(frozen=True)
 class Deal:
-    """Everything a partition is made of."""
+    """The parameters of a partition."""
 
     kind: str
     clients: int
@@ -233,7 +233,7 @@ def hold_out(
     shares: Sequence[Indices], labels: Labels, fraction: float, seed: int, groups: Labels | None = None
 ) -> list[tuple[Indices, Indices]]:
     """(training, validation) samples of each client, at least one left for training: stratified, or where samples
-    belong to groups whole groups, at whichever clients their samples lie.
+    belong to groups whole groups, at whichever clients their samples are.
     """
     if fraction == 0:
         return [(share, share[:0]) for share in shares]
@@ -245,7 +245,7 @@ def hold_out(
 def _hold_out_groups(
     shares: Sequence[Indices], groups: Labels, fraction: float, seed: int
 ) -> list[tuple[Indices, Indices]]:
-    """In the order of a hash, each group most of whose samples lie with clients that still lack some."""
+    """In the order of a hash, each group with most of its samples at clients that still lack some."""
     names, numbers = np.unique(groups, return_inverse=True)
     held = np.stack([np.bincount(numbers[share], minlength=len(names)) for share in shares])
     sizes = held.sum(axis=1)
@@ -275,7 +275,7 @@ def _hold_out_samples(
 
 
 def deal_test(labels: Labels, counts: npt.NDArray[np.int64], seed: int) -> Indices:
-    """Whose share of the test set each sample is: every class dealt out by the clients' shares of it; -1: nobody's."""
+    """The client of each test sample: every class divided by the clients' shares of it; -1: no client."""
     owner = np.full(len(labels), -1, dtype=np.int64)
     for k in range(counts.shape[1]):
         members = np.flatnonzero(labels == k)
@@ -296,7 +296,7 @@ def class_counts(shares: list[Indices], labels: Labels, classes: int) -> npt.NDA
 
 def heterogeneity(counts: npt.NDArray[np.int64]) -> float:
     """How far clients are from the whole: the mean over samples of the total variation distance between
-    their client's class shares and everyone's. 0: all alike; towards 1: no class at two places.
+    their client's class shares and everyone's. 0: all alike; towards 1: no class at two clients.
     """
     sizes = counts.sum(axis=1, keepdims=True)
     own = counts / np.maximum(sizes, 1)

@@ -95,7 +95,7 @@ class Picture:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """The upper byte of 16 bits: the whole range is kept, nothing is clipped."""
+    """The upper byte of 16 bits: the whole range, nothing is clipped."""
     return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
 
 

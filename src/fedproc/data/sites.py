@@ -1,4 +1,4 @@
-"""A partition written as image folders, one a site: what each participant of a federation would hold."""
+"""A partition written as image folders, one per site: what each participant of a federation would hold."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def write_sites(
     names: Sequence[str] = (),
     progress: Callable[[int], None] = lambda count: None,
 ) -> None:
-    """`out`/site-N/<class>/*.png for each share, `out`/test/<class>/*.png, and `out`/sites.json beside them, which says
-    what each site is called where it has a name.
+    """`out`/site-N/<class>/*.png for each share, `out`/test/<class>/*.png, and `out`/sites.json, which has
+    the sites' names where they are known.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError(f"--out {out}: already there; expected a new or empty folder")

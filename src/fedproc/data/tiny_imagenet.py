@@ -15,12 +15,12 @@ from fedproc.errors import InputError
 ROOT = "tiny-imagenet-200"
 SIDE = 64
 CLASSES = 200
-MOST_MEMBER = 8 << 20  # no file of it is nearly as large
+MOST_MEMBER = 8 << 20  # far more than its largest file
 DOWNLOAD = Download("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de")
 
 
 class Tree:
-    """The files below the root, wherever they are: their names, and the bytes of each."""
+    """The files below the root, in a folder or a zip: their names, and the bytes of each."""
 
     def __init__(self, where: str, names: list[str], content: Callable[[str], bytes]) -> None:
         self.where = where

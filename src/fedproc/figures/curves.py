@@ -18,12 +18,12 @@ PANELS = (
     ("Classifier", ("test_accuracy", "val_accuracy")),
     ("Nearest prototype", ("prototype_accuracy", "val_prototype_accuracy")),
 )
-ENOUGH = 3  # seeds from which on the band is an interval of the mean
-BAND = f"95 % interval of the mean over seeds from {ENOUGH} seeds on, the range of two"
+ENOUGH = 3  # seeds for the band to be an interval of the mean
+BAND = f"95 % interval of the mean over {ENOUGH} or more seeds, range of two"
 
 
 def draw_curves(rows: Mapping[str, Runs]) -> Picture:
-    """One panel a kind of accuracy, one line a row; `rows` holds the records of each row's runs."""
+    """One panel per kind of accuracy, one line per row; `rows` holds the records of each row's runs."""
     shades = lines(rows)
     made = picture(11.5, max(4.2, 0.4 + 0.18 * len(rows)))  # the legend is a column
     axes = made.figure.subplots(1, len(PANELS), sharey=True)
@@ -52,7 +52,7 @@ def dress(panel: Axes, title: str, below: str) -> None:
 
 
 def _one_round(panel: Axes) -> None:
-    """Where there is a single point, no round but its own is marked."""
+    """With a single point, only its round has a tick."""
     rounds = {x for line in panel.get_lines() for x in np.asarray(line.get_xdata())}
     if len(rounds) == 1:
         panel.set_xticks(list(rounds))
@@ -80,7 +80,7 @@ def draw_line(made: Picture, panel: Axes, label: str, runs: Runs, name: str, lin
 
 
 def band(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Lower and upper end over runs (N, T): the 95 % interval of their mean, or the range of few."""
+    """Lower and upper end over runs (N, T): the 95 % interval of their mean, or the range of fewer than `ENOUGH`."""
     count = len(values)
     if count < ENOUGH:
         return values.min(axis=0), values.max(axis=0)

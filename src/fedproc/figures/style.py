@@ -1,7 +1,7 @@
-"""One look for all pictures: matplotlib without a display, colours that colour-blind readers tell apart.
+"""The style of all figures: matplotlib without a display, colours that colour-blind readers can distinguish.
 
-A picture knows the values behind its points, so that an SVG can tell them: the points drawn as one collection with a
-name (`gid`) have a text each, or one for all of them.
+A picture holds the texts of its points, which are tooltips in an SVG: each shape of a collection with a name (`gid`)
+has one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666", "#B8A800")
-METHODS = ("fedavg", "fedproc", "moon", "scaffold", "fedprox", "fednova", "solo", "fedavgm")  # the same in all figures
+METHODS = ("fedavg", "fedproc", "moon", "scaffold", "fedprox", "fednova", "solo", "fedavgm")  # their colours are fixed
 DASHES = ("--", ":", "-.")
 SVG = "http://www.w3.org/2000/svg"
 SHAPES = tuple(f"{{{SVG}}}{name}" for name in ("use", "path", "rect"))
@@ -40,7 +40,7 @@ class Line:
 
 
 def lines(labels: Iterable[str]) -> dict[str, Line]:
-    """One for each label: a method has its own colour, others what is left; then all colours again, dashed."""
+    """One line per label: methods have fixed colours, other labels the remaining ones, then all colours dashed."""
     labels = list(labels)
     found = {label: Line(colour(METHODS.index(label))) for label in labels if label in METHODS}
     taken = {line.colour for line in found.values()}
@@ -51,7 +51,7 @@ def lines(labels: Iterable[str]) -> dict[str, Line]:
 
 
 def legend(made: Figure, panels: Sequence[Axes]) -> None:
-    """Beside the panels, where it covers no line."""
+    """Next to the panels, where it covers no line."""
     drawn = [panel.get_legend_handles_labels() for panel in panels]
     found = {label: handle for handles, labels in drawn for handle, label in zip(handles, labels, strict=True)}
     if found:
@@ -61,7 +61,7 @@ def legend(made: Figure, panels: Sequence[Axes]) -> None:
 
 
 def plain(text: str) -> str:
-    """A label as it is: a $ begins no formula, and one that begins with _ is not left out of the legend."""
+    """A label taken literally: a $ begins no formula, and one that begins with _ is not left out of the legend."""
     return ("\u200b" if text.startswith("_") else "") + text.replace("$", r"\$")
 
 
@@ -73,30 +73,30 @@ class Picture:
     texts: dict[str, Sequence[str]] = field(default_factory=dict)
 
     def points(self, panel: Axes, x: Sequence[float], y: Sequence[float], shade: str, texts: Sequence[str]) -> None:
-        """Lay points that nobody sees and that tell their values over a line."""
+        """Add invisible points with tooltips over a line."""
         name = f"points-{len(self.texts)}"
         panel.scatter(x, y, s=28, color=shade, alpha=0, linewidths=0, gid=name)
         self.texts[name] = texts
 
     def explain(self, words: str) -> None:
-        """Say below the panels what bands and bars are."""
+        """Explain bands or bars below the panels."""
         self.figure.supxlabel(words, fontsize=8, color="#666666")
 
     def save(self, path: Path, kind: str = "png") -> None:
-        """As PNG or SVG, whatever the file's name ends in (it may be a temporary one), with no date in it."""
+        """As PNG or SVG, whatever the file's extension (it may be a temporary one), without a date."""
         if kind == "svg":
             path.write_text(self.svg, encoding="utf-8")
         else:
             self._draw(path, kind, {"Software": None})
 
     def _draw(self, target: Path | io.StringIO, kind: str, metadata: dict[str, None]) -> None:
-        """Panels are put in place when it is drawn first, which takes as long as drawing, and stay there."""
+        """Panels are laid out at the first drawing only, since that takes as long as drawing."""
         self.figure.savefig(target, format=kind, metadata=metadata)
         self.figure.set_layout_engine("none")
 
     @cached_property
     def svg(self) -> str:
-        """Text stays text, and every point says its value."""
+        """Text stays text, and every point has its value as a tooltip."""
         drawn = io.StringIO()
         with rc_context({"svg.fonttype": "none", "svg.hashsalt": "fedproc"}):
             self._draw(drawn, "svg", {"Date": None})
@@ -114,7 +114,7 @@ class Picture:
 
 
 def _defines(group: ElementTree.Element, shape: ElementTree.Element) -> bool:
-    """Whether a shape only stands there for others to use."""
+    """Whether a shape is only a definition that others use."""
     return any(shape in list(defs) for defs in group.iter(f"{{{SVG}}}defs"))
 
 

@@ -1,8 +1,8 @@
 """GPU kernels for what torch does slowly when clients run side by side: small convolutions and linear layers
-with weights of their own in each lane, the losses, the batch, the update.
+with separate weights per lane, the losses, the batch, the update.
 
 Every function takes tensors with one leading lane axis L, under vmap as well: the vmapped axis joins the lanes.
-They are written in Triton, do the same arithmetic as the plain torch expressions they stand for, and are used where
+They are written in Triton, do the same arithmetic as the plain torch expressions they replace, and are used where
 `usable` says so; everywhere else the callers run the plain ones.
 """
 
@@ -43,7 +43,7 @@ def _trial() -> str | None:
         one = torch.zeros(1, 1, device="cuda")
         sgd_(one, one.clone(), one.clone(), one[0], 0.0, 0.0, one[0] > 0)
         torch.cuda.synchronize()
-    except Exception as error:  # whatever it is, torch's own kernels do the work then
+    except Exception as error:  # any error: torch's own kernels do the work then
         return f"Triton cannot compile here ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
     return None
 
@@ -78,7 +78,7 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def power_of_two(n: int, least: int = 16) -> int:
-    """The block that holds n."""
+    """The smallest block that holds n."""
     return max(least, 1 << (n - 1).bit_length())
 
 

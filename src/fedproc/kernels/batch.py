@@ -1,6 +1,6 @@
 """A batch as the network sees it, in one pass: taken from the bank of bytes, moved, normalised.
 
-Shapes: S steps, N images a step (lanes and batch flattened), C channels, H x W pixels.
+Shapes: S steps, N images per step (lanes and batch flattened), C channels, H x W pixels.
 """
 
 from __future__ import annotations

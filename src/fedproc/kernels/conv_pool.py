@@ -1,7 +1,7 @@
-"""relu(max_pool2(conv(x))) for L lanes with weights of their own, and its gradients.
+"""relu(max_pool2(conv(x))) for L lanes with separate weights, and its gradients.
 
 The convolution (valid, stride 1, square kernel of `SIDE`) is a product of patches and weights, formed tile by tile. A
-row of it is one pooling window: its patch of (SIDE + 1)^2 pixels a channel holds what all four places of the window
+row of it is one pooling window: its patch of (SIDE + 1)^2 pixels per channel holds what all four places of the window
 need, and the four are columns side by side, each with the weights shifted to its corner. The largest of the four, and
 which it was, are all that is stored; backwards, a gradient goes to the place that won.
 Shapes: L lanes, B batch, C channels in, H x W pixels, N channels out, PH x PW windows.
@@ -67,10 +67,10 @@ def _forward(
         acc = _product(patches, weights, acc, SHORT, PRODUCT)
     best, which = tl.max(tl.reshape(acc, (BM, 4, BN)), axis=1, return_indices=True)
     total = tl.sum(tl.reshape(acc, (BM, 4, BN)), axis=1)
-    best = tl.where(total == total, best, total)  # a maximum may pass nan over
+    best = tl.where(total == total, best, total)  # a maximum may ignore nan
     n = tl.arange(0, BN)
     best += tl.load(bias + lane * bias_lane + n, n < N, 0.0)[None, :]
-    which = tl.where(best > 0, which, 4)  # relu cuts all four off: nobody won
+    which = tl.where(best > 0, which, 4)  # relu cuts all four off: none won
     to = (b * (N * PH * PW) + p)[:, None] + n[None, :] * (PH * PW)
     ok = inside[:, None] & (n < N)[None, :]
     tl.store(y + to, tl.where(best < 0, 0.0, best), ok)
@@ -153,7 +153,7 @@ def _input_gradient(
     PH: tl.constexpr, PW: tl.constexpr,
     BM: tl.constexpr, BC: tl.constexpr, BN: tl.constexpr, SHORT: tl.constexpr, PRODUCT: tl.constexpr,
 ):  # fmt: skip
-    """A row is a block of 2 x 2 pixels, its columns are (pixel of the block, channel); it hears of the windows whose
+    """A row is a block of 2 x 2 pixels, its columns are (pixel of the block, channel); it sums over the windows whose
     patches reach it.
     """
     lane = tl.program_id(1).to(tl.int64)
@@ -306,5 +306,5 @@ def conv_relu_pool(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
 
 
 def _packed(w: Tensor) -> Tensor:
-    """Weights whose lanes may lie apart, each in one piece."""
+    """Weights that are contiguous in each lane; lanes may lie apart."""
     return w if w[0].is_contiguous() else w.contiguous()

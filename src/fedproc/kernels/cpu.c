@@ -1,4 +1,4 @@
-/* What a client does in each step, on one core, in float32: its batch, relu(max_pool2(conv(x))) with its gradients for
+/* A client's training step, on one core, in float32: its batch, relu(max_pool2(conv(x))) with its gradients for
  * images (B, C, H, W) and N output channels, and the update of its parameters.
  *
  * Forwards, the channels out of one window's four places are accumulated side by side in vector registers. Only the
@@ -15,7 +15,7 @@ typedef float v8u __attribute__((vector_size(32), aligned(4)));
 typedef int i8 __attribute__((vector_size(32)));
 typedef int i16 __attribute__((vector_size(64)));
 
-enum { PAD = 8, NOBODY = 4 };
+enum { PAD = 8, NONE = 4 };
 
 #define SELECT(mask, a, b, I, V) ((V)(((mask) & (I)(a)) | (~(mask) & (I)(b))))
 
@@ -24,7 +24,7 @@ enum { PAD = 8, NOBODY = 4 };
     static void NAME(const float *corner, const V *w, const V bias, float *y, signed char *won, const int *offset,  \
                      int weights, int W, int stride, int channels)                                                  \
     {                                                                                                               \
-        const I one = (I){0} + 1, two = one + 1, three = two + 1, nobody = (I){0} + NOBODY;                         \
+        const I one = (I){0} + 1, two = one + 1, three = two + 1, none = (I){0} + NONE;                             \
         V a[WINDOWS][4] = {{{0}}};                                                                                  \
         for (int k = 0; k < weights; k++) {                                                                         \
             const float *p = corner + offset[k];                                                                    \
@@ -50,7 +50,7 @@ enum { PAD = 8, NOBODY = 4 };
             mask = sum != sum; /* nan is larger than everything */                                                  \
             best = SELECT(mask, sum, best, I, V) + bias;                                                            \
             mask = best > (V){0};                                                                                   \
-            which = (mask & which) | (~mask & nobody);                                                              \
+            which = (mask & which) | (~mask & none);                                                                \
             mask = best < (V){0};                                                                                   \
             best = SELECT(mask, (V){0}, best, I, V);                                                                \
             for (int n = 0; n < channels; n++) {                                                                    \
@@ -177,7 +177,7 @@ int conv_relu_pool_backward(const float *x, const float *w, const float *g, cons
             for (int p = 0; p < PH * PW; p++) {
                 places[count] = (2 * (p / PW) + which[p] / 2) * W + 2 * (p % PW) + which[p] % 2;
                 gradients[count] = mine[p];
-                count += which[p] != NOBODY;
+                count += which[p] != NONE;
             }
             for (int i = 0; i < count; i++)
                 db[n] += gradients[i];
@@ -256,7 +256,7 @@ int take_batch(const unsigned char *bank, const long *index, const short *row, c
 }
 
 /* SGD with momentum and weight decay, rounded where torch.optim.SGD rounds: its product with the momentum is, so here
- * the compiler must not draw product and sum together.
+ * the compiler must not fuse product and sum.
  */
 #ifndef __clang__
 __attribute__((optimize("fp-contract=off")))
@@ -268,8 +268,8 @@ int sgd(float *params, const float *gradient, float *velocity, int count, float 
 #endif
     for (int i = 0; i < count; i++) {
         const float slope = __builtin_fmaf(params[i], decay, gradient[i]);
-        const float kept = velocity[i] * momentum;
-        velocity[i] = kept + slope;
+        const float carried = velocity[i] * momentum;
+        velocity[i] = carried + slope;
         params[i] = __builtin_fmaf(velocity[i], -lr, params[i]);
     }
     return 0;

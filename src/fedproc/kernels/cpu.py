@@ -1,7 +1,7 @@
-"""What a client does in each step on a CPU core, in C: its batch, small convolutions with relu and pooling, the update.
+"""A client's training step on a CPU core, in C: its batch, small convolutions with relu and pooling, the update.
 
-The C file is compiled for this machine when first used (a second), and kept in the cache folder. Without a compiler
-torch does the work. The call holds no lock of Python's, so clients on other threads go on meanwhile.
+The C file is compiled for this machine when first used (one second), and cached. Without a compiler
+torch does the work. Calls release Python's global lock, so clients on other threads go on meanwhile.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _library() -> tuple[ctypes.CDLL | None, str | None]:
 
 
 def _compiled(compiler: str) -> Path:
-    """The library, made where it is not there yet; its name says what it was made from and for."""
+    """The library, compiled if missing; its name is a hash of source, compiler and processor."""
     processor = _processor()
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True, timeout=20).stdout
     made_from = "\n".join([SOURCE.read_text(), version, processor, *FLAGS])

@@ -1,4 +1,4 @@
-"""What a captured step does at once: forked onto streams of their own, and joined again."""
+"""Parallel branches of a captured step: forked onto separate CUDA streams, and joined again."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _allowed = True
 
 
 def side_by_side(one: Callable[[], A], other: Callable[[], B]) -> tuple[A, B]:
-    """`at_once` of two functions that give different things."""
+    """`at_once` of two functions with results of different types."""
     functions: list[Callable[[], Any]] = [one, other]
     first, second = at_once(functions)
     return first, second
 
 
 def at_once(functions: Sequence[Callable[[], A]]) -> list[A]:
-    """What functions give that do not need each other: a step that is being captured does them at once, and so does its
-    backward pass. What they read must live until all are done: memory that is given back before is taken again. For the
-    same reason a function that is done at once with others does not do its own parts at once.
+    """The results of independent functions, which run in parallel in a step that is being captured and in its backward
+    pass. What they read must live until all are done: memory that is freed before is used again. For the same reason
+    a function that runs in parallel with others does not run its own parts in parallel.
     """
     if not functions:
         return []
@@ -41,7 +41,7 @@ def at_once(functions: Sequence[Callable[[], A]]) -> list[A]:
                 with torch.cuda.stream(side):
                     found.append(function())
             found.append(last())
-    finally:  # a capture that is not whole could not even end
+    finally:  # a capture with open branches cannot end
         for side in sides:
             main.wait_stream(side)
     return found
@@ -49,7 +49,7 @@ def at_once(functions: Sequence[Callable[[], A]]) -> list[A]:
 
 @contextmanager
 def in_turn() -> Iterator[None]:
-    """Within, `at_once` does one after the other, in whatever thread: a backward pass has one of its own."""
+    """Within, `at_once` runs functions one after the other, in all threads: a backward pass has another one."""
     global _allowed
     before, _allowed = _allowed, False
     try:

@@ -1,4 +1,4 @@
-"""x w^T + b, with relu where asked, for L lanes with weights of their own, and its gradients.
+"""x w^T + b, with relu where asked, for L lanes with separate weights, and its gradients.
 
 Shapes: L lanes, M rows, K features in, N features out.
 """
@@ -23,7 +23,7 @@ def _forward(
     AN: tl.constexpr, AK: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     SHORT: tl.constexpr, PRODUCT: tl.constexpr,
 ):  # fmt: skip
-    N *= AN  # said as products, so that loads of neighbours can be joined
+    N *= AN  # written as products, so that loads of neighbours can be joined
     K *= AK
     lane = tl.program_id(2).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -46,7 +46,7 @@ def _input_gradient(
     AN: tl.constexpr, AK: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     SHORT: tl.constexpr, PRODUCT: tl.constexpr,
 ):  # fmt: skip
-    N *= AN  # said as products, so that loads of neighbours can be joined
+    N *= AN  # written as products, so that loads of neighbours can be joined
     K *= AK
     lane = tl.program_id(2).to(tl.int64)
     m = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -70,7 +70,7 @@ def _weight_gradient(
     AN: tl.constexpr, AK: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     SHORT: tl.constexpr, PRODUCT: tl.constexpr,
 ):  # fmt: skip
-    N *= AN  # said as products, so that loads of neighbours can be joined
+    N *= AN  # written as products, so that loads of neighbours can be joined
     K *= AK
     lane = tl.program_id(2).to(tl.int64)
     n = tl.program_id(0) * BN + tl.arange(0, BN)

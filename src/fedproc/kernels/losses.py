@@ -1,4 +1,4 @@
-"""Losses a sample, with their slopes formed in the same pass: cross-entropy, and contrast with class prototypes.
+"""Losses per sample, with their gradients from the same pass: cross-entropy, and contrast with class prototypes.
 
 Shapes: L lanes, B batch, K classes, Q features.
 """
@@ -128,7 +128,7 @@ def _note(
 
 
 def note(sums: Tensor, count: Tensor, active: Tensor | None, losses: Sequence[Tensor]) -> None:
-    """Add the losses (...,) of the lanes at work to their sums (..., N) and 1 to their count (...,); N is at most 4."""
+    """Add the losses (...,) of the active lanes to their sums (..., N) and 1 to their count (...,); N is at most 4."""
     flat = [loss.detach().contiguous() for loss in losses]
     filled = flat + flat[:1] * (MOST_TERMS - len(flat))
     lanes = count.numel()
@@ -169,7 +169,7 @@ class Mean(torch.autograd.Function):
 
 
 def mean(values: Tensor, mask: Tensor | None, counted: Tensor | None) -> Tensor:
-    """The mean (...) of values (..., B) over those in both; 0 of none."""
+    """The mean (...) of values (..., B) over those in `mask` and `counted`; 0 of none."""
     found: Tensor = Mean.apply(values, mask, counted, None)
     return found
 

@@ -1,4 +1,4 @@
-"""relu(batch_norm(x) + add) with batch statistics, forwards and backwards, for images that lie channels-last.
+"""relu(batch_norm(x) + add) with batch statistics, forwards and backwards, for channels-last images.
 
 Torch reads and writes the whole image once for each of norm, addition and relu; here they are one pass after the one
 that takes the statistics.
@@ -80,7 +80,7 @@ def _gradient_sums(
     dy, y, x, mean, scale, weight, bias, partial, dadd, R, C, S,
     ADD: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Of each part: sums of the gradient, and of the gradient times what the norm put out before weight and bias.
+    """Of each part: sums of the gradient, and of the gradient times the norm's output before weight and bias.
 
     Where something was added, its gradient is what relu let through.
     """

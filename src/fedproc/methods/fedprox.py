@@ -35,8 +35,11 @@ class FedProx(FedAvg):
         return (*super().term_names(), "proximal_term")
 
     def loss(self, batch: Batch, local: Local) -> Terms:
-        distance = local.weights.params.detach() - local.start.params
-        half_square = 0.5 * torch.linalg.vector_norm(distance, dim=-1).square()
+        def half_square() -> Tensor:
+            distance = local.weights.params.detach() - local.start.params
+            length: Tensor = torch.linalg.vector_norm(distance, dim=-1)
+            return 0.5 * length.square()
+
         return {**super().loss(batch, local), "proximal_term": Term(half_square, self.options.mu)}
 
     def correct(self, gradient: Tensor, local: Local) -> Tensor:

@@ -1,4 +1,4 @@
-"""Networks by name, or a person's own encoder by import path."""
+"""Networks by name, or a user's own encoder by import path."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SMALLEST = 16
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """All that decides a network's graph; lanes can share a module when their specs are equal."""
+    """All that determines a network's graph; lanes can share a module when their specs are equal."""
 
     name: str
     width: int
@@ -61,7 +61,7 @@ class NetworkSpec:
 
     @property
     def foreign(self) -> bool:
-        """Whether the encoder is a person's own: it may draw from torch's global generator."""
+        """Whether the encoder is the user's own: it may draw from torch's global generator."""
         return ":" in self.name
 
 
@@ -75,7 +75,7 @@ def build(spec: NetworkSpec, seed: int) -> Network:
             encoder = convert(_import_encoder(spec.name))
             try:
                 features = feature_size(encoder, spec.channels, spec.side)
-            except Exception as error:  # any error of a person's own code is bad input
+            except Exception as error:  # any error of the user's code is bad input
                 raise InputError(f"--network {spec.name}: {error}") from error
         network = Network(encoder, features, spec.classes, spec.normalize_z)
         initialise(network.head, seed)
@@ -94,7 +94,7 @@ def build(spec: NetworkSpec, seed: int) -> Network:
 
 
 def load_encoder(network: Network, path: Path) -> None:
-    """Start the encoder from a safetensors file: the encoder's own names, or those of a model of ours."""
+    """Start the encoder from a safetensors file: the encoder's own names, or those of a saved model."""
     try:
         found = load_file(path)
     except (OSError, SafetensorError) as error:
@@ -123,7 +123,7 @@ def layout_of(network: Network, spec: NetworkSpec) -> Layout:
 
 
 def encoder_file(path: str) -> Path | None:
-    """The source file of a person's own encoder, by its import path."""
+    """The source file of a user's own encoder, by its import path."""
     with _working_folder_first():
         found = importlib.util.find_spec(path.partition(":")[0])
     return Path(found.origin) if found is not None and found.origin and Path(found.origin).is_file() else None
@@ -143,7 +143,7 @@ def _import_encoder(path: str) -> nn.Module:
 
 @contextmanager
 def _working_folder_first() -> Iterator[None]:
-    """Modules of the working folder can be imported, as long as this lasts."""
+    """Within, modules of the working folder can be imported."""
     here = os.getcwd()
     sys.path.insert(0, here)
     try:

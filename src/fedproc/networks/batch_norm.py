@@ -1,7 +1,7 @@
 """Batch normalisation that can leave padded samples out of its statistics, alone or under vmap.
 
-With no mask it is torch's own batch-norm. With one, mean and variance are taken over the samples it
-keeps, so a lane padded up to the batch size ends with the weights and running statistics of one that was not.
+With no mask it is torch's own batch-norm. With one, mean and variance are taken over the samples in
+it, so a lane padded up to the batch size ends with the weights and running statistics of one that was not.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ class MaskedBatchNorm(_BatchNorm):
         return self._masked(input)
 
     def plain(self, input: Tensor) -> bool:
-        """Whether this is ordinary training on whole batches of images that lie as the kernel wants them."""
+        """Whether this is ordinary training on whole batches of images in the kernel's memory layout."""
         usual = self.training and self.mask is None and self.affine and self.track_running_stats
         return usual and self.momentum is not None and kernels.usable(input) and _last(input)
 
     def _masked(self, input: Tensor) -> Tensor:
         shape = [-1 if axis == 1 else 1 for axis in range(input.dim())]
         axes = [axis for axis in range(input.dim()) if axis != 1]
-        kept = torch.ones_like(input[:, 0]) if self.mask is None else self._spread(input)
-        kept = kept.unsqueeze(1)
-        count = kept.sum().clamp(min=1)
-        mean = (input * kept).sum(dim=axes) / count
-        centred = (input - mean.view(shape)) * kept
+        used = torch.ones_like(input[:, 0]) if self.mask is None else self._spread(input)
+        used = used.unsqueeze(1)
+        count = used.sum().clamp(min=1)
+        mean = (input * used).sum(dim=axes) / count
+        centred = (input - mean.view(shape)) * used
         variance = centred.square().sum(dim=axes) / count
-        variance = variance + (kept.sum() == 0)  # nothing kept: a lane at rest, which must not blow up
+        variance = variance + (used.sum() == 0)  # no samples: an idle lane, which must stay finite
         if self.training and self.running_mean is not None and self.running_var is not None:
-            self._remember(mean.detach(), (variance * count / (count - 1).clamp(min=1)).detach())
+            self._update_running(mean.detach(), (variance * count / (count - 1).clamp(min=1)).detach())
         output = (input - mean.view(shape)) * torch.rsqrt(variance + self.eps).view(shape)
         if self.weight is not None:
             output = output * self.weight.view(shape) + self.bias.view(shape)
@@ -56,7 +56,7 @@ class MaskedBatchNorm(_BatchNorm):
         assert self.mask is not None
         return self.mask.to(input.dtype).view(-1, *[1] * (input.dim() - 2)).expand(input[:, 0].shape)
 
-    def _remember(self, mean: Tensor, variance: Tensor) -> None:
+    def _update_running(self, mean: Tensor, variance: Tensor) -> None:
         assert self.running_mean is not None and self.running_var is not None
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
@@ -85,7 +85,7 @@ def _last(tensor: Tensor) -> bool:
 
 
 def convert(module: nn.Module) -> nn.Module:
-    """`module` with every torch batch-norm layer replaced by the masked one, values kept."""
+    """`module` with every torch batch-norm layer replaced by the masked one, with the same values."""
     if isinstance(module, _BatchNorm) and not isinstance(module, (MaskedBatchNorm, nn.SyncBatchNorm)):
         masked = MaskedBatchNorm(
             module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats

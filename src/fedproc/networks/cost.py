@@ -1,4 +1,4 @@
-"""What a network costs: operations and stored values of one forward pass, which choose how clients share a device."""
+"""What a network costs: operations and stored values of one forward pass, which decide how clients share a device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PRODUCTS = (torch.matmul, torch.bmm, torch.mm, Tensor.matmul, Tensor.__matmul__)
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one image: floating point operations forward, and values that its layers put out."""
+    """Per image: floating point operations of the forward pass, and output values of all layers."""
 
     operations: float
     values: float

@@ -21,7 +21,7 @@ Entry = tuple[str, tuple[int, ...]]
 class Layout:
     """Which named tensor of a module lies where in the flat vectors.
 
-    `channels_last`: the weights of convolutions lie with their input channels last, as a GPU's convolutions want them.
+    `channels_last`: the weights of convolutions lie with their input channels last, which suits GPUs.
     """
 
     params: tuple[Entry, ...]
@@ -73,7 +73,7 @@ class Layout:
         return tuple(sum(prod(shape) for _, shape in part) for part in self._parts())  # type: ignore[return-value]
 
     def span(self, prefix: str) -> slice:
-        """Where the parameters whose names begin with `prefix` lie; they stand side by side."""
+        """Where the parameters whose names begin with `prefix` lie; they are adjacent."""
         ends = [0]
         for _, shape in self.params:
             ends.append(ends[-1] + prod(shape))
@@ -95,7 +95,7 @@ class Layout:
         return Weights(*flat)
 
     def named(self, weights: Weights) -> dict[str, Tensor]:
-        """The tensors by name, as views of `weights` with its leading axes kept."""
+        """The tensors by name, as views of `weights` with its leading axes."""
         named: dict[str, Tensor] = {}
         for part, flat in zip(self._parts(), (weights.params, weights.buffers, weights.counters), strict=True):
             pieces = torch.split(flat, [prod(shape) for _, shape in part], dim=-1) if part else ()

@@ -16,7 +16,7 @@ from fedproc.networks.batch_norm import MaskedBatchNorm
 
 
 def initialise(module: nn.Module, seed: int) -> None:
-    """Fill every parameter of our own layers from the INITIAL stream, one coordinate a parameter."""
+    """Fill every parameter of our own layers from the INITIAL stream, one coordinate per parameter."""
     place = 0
     for layer in module.modules():
         for name, parameter in layer.named_parameters(recurse=False):

@@ -1,4 +1,4 @@
-"""The layers small networks are made of: torch's own, with kernels in their place where clients run side by side."""
+"""The layers of small networks: torch's own, or our kernels where they are usable."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ NARROW = 16  # channels
 
 
 def group_norm(channels: int) -> nn.Module:
-    """As many groups as divide the channels, 32 at most and two channels a group at least."""
+    """As many groups as divide the channels, 32 at most and two channels per group at least."""
     groups = max(g for g in range(1, max(1, min(32, channels // 2)) + 1) if channels % g == 0)
     return nn.GroupNorm(groups, channels)
 
@@ -25,8 +25,8 @@ NORMS: dict[str, Norm] = {"batch": nn.BatchNorm2d, "group": group_norm}
 
 class Convolution(nn.Conv2d):
     """Without bias. Weights come with channels last, which suits GPUs and CPUs; where there are few channels and a
-    stride they are laid out anew on a CPU: torch 2.13's backward pass overruns memory (8 channels, odd batch, several
-    threads).
+    stride they are copied to the default layout on a CPU: torch 2.13's backward pass overruns memory (8 channels, odd
+    batch, several threads).
     """
 
     def __init__(self, inputs: int, outputs: int, size: int, stride: int = 1, padding: int = 0) -> None:

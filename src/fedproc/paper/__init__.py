@@ -1,1 +1,1 @@
-"""The paper's tables and figures: what each is made of, what was published, and how ours is read off runs."""
+"""The paper's tables and figures: the runs that each needs, and what was published."""

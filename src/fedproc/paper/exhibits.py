@@ -15,12 +15,12 @@ REFERENCE = "fedproc"  # the row that the paper's claims are about
 
 ALL = ("solo", "fedavg", "scaffold", "fedprox", "moon", "fedproc")
 FEDERATED = ALL[1:]
-ALONE_ROUNDS = 5  # of each method that is timed by itself; the first warms up
+ALONE_ROUNDS = 5  # of each method that is timed alone; the first is warm-up
 
 
 @dataclass(frozen=True)
 class Column:
-    """A data set at a learning rate: what it is called, its fields of Experiment, and its name in the paper."""
+    """A data set at a learning rate: its label, its fields of Experiment, and its name in `published`."""
 
     label: str
     given: Given
@@ -43,7 +43,7 @@ class Scale:
     epochs: tuple[int, ...] = (1, 5, 10, 20)
     seeds: tuple[int, ...] = (0, 1, 2)
     solo_epochs: int = 300
-    embedded: int = 100  # test images of a class in the t-SNE figure
+    embedded: int = 100  # test images per class in the t-SNE figure
 
 
 def _both(data: str, words: str) -> tuple[Column, Column]:
@@ -100,7 +100,7 @@ SCALES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One number, or one curve: the run it is read off, and what was published."""
+    """One number, or one curve: the fields of its run, and what was published."""
 
     row: str
     column: str
@@ -115,7 +115,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """A table or figure of the paper; `measure` is what is read off each run."""
+    """A table or figure of the paper; `measure` is what is taken from each run."""
 
     name: str
     number: str
@@ -129,7 +129,7 @@ class Exhibit:
 
 
 def _given(scale: Scale, column: Column, method: str, **more: Any) -> Given:
-    """The fields of a run; those that the t-SNE figure shares keep their clients' models."""
+    """The fields of a run; those shared with the t-SNE figure save their clients' models."""
     extra: Given = {"solo": {"epochs": scale.solo_epochs}} if method == "solo" else {}
     if method in ("fedavg", "fedproc") and column is scale.columns[0]:
         extra["keep_clients"] = True
@@ -223,10 +223,10 @@ EXHIBITS = {
     for exhibit in (
         Exhibit("accuracy", "Table 2", "Top-1 accuracy of the methods", "accuracy", _accuracy),
         Exhibit("beta", "Table 3", "Accuracy by the skew of the data", "accuracy", _beta),
-        Exhibit("alpha", "Table 4", "Accuracy by how the two losses are weighed", "accuracy", _alpha),
-        Exhibit("time", "Table 5", "Seconds a round, each method alone", "seconds", _time),
+        Exhibit("alpha", "Table 4", "Accuracy by weighting of the two losses", "accuracy", _alpha),
+        Exhibit("time", "Table 5", "Seconds per round, each method alone", "seconds", _time),
         Exhibit("clients", "Table 6", "Accuracy with more clients", "accuracy", _clients),
-        Exhibit("tsne", "Figure 2", "What clients and the global model make of the images", "tsne", _tsne),
+        Exhibit("tsne", "Figure 2", "Embeddings of clients' and global models", "tsne", _tsne),
         Exhibit("rounds", "Figure 4", "Accuracy by round", "rounds", _accuracy),
         Exhibit("epochs", "Figure 5", "Accuracy by local epochs", "epochs", _epochs),
         Exhibit("client-curves", "Figure 6", "Accuracy by round with more clients", "rounds", _client_curves),

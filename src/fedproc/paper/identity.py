@@ -1,4 +1,4 @@
-"""What a run is a run of, whoever made it: so that finished runs and published numbers are found again."""
+"""The identity of a run, whoever made it, by which finished runs and published numbers are found."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fedproc.runs.saved import read_run
 
 
 def identity(config: Given, rounds: int) -> str:
-    """What a run is a run of, whoever made it: its config but for machine, paths, preset, fingerprint, and what of it
-    was looked at and kept.
+    """What identifies a run, whoever made it: its config without machine, paths, preset, fingerprint, and what was
+    evaluated and saved.
     """
     apart = FREE | {"preset", "seed", "fingerprint", "rounds", "keep_clients", "eval_every", "format"}
     return json.dumps({**{k: v for k, v in config.items() if k not in apart}, "rounds": rounds}, sort_keys=True)
@@ -30,12 +30,12 @@ def setting_of(config: Given, rounds: int) -> str:
 
 @lru_cache(maxsize=1)
 def published_by_setting() -> dict[str, Published]:
-    """The accuracies that the paper prints, by the setting they are of."""
+    """The accuracies that the paper prints, by their setting."""
     full = SCALES["full"]
     cells = [cell for e in EXHIBITS.values() if e.measure == "accuracy" for cell in e.cells(full) if cell.published]
     experiments = [Experiment(**{**cell.given, "seed": 0}) for cell in cells]
     keys = [setting_of(each.config(), rounds_of(each)) for each in experiments]
-    pairs = zip(reversed(keys), reversed(cells), strict=True)  # a number that stands in two tables is the first's
+    pairs = zip(reversed(keys), reversed(cells), strict=True)  # of a number in two tables the first counts
     return {key: cell.published for key, cell in pairs if cell.published is not None}
 
 
@@ -46,15 +46,15 @@ def rounds_of(experiment: Experiment) -> int:
 
 
 def index(folders: Sequence[Path]) -> dict[str, list[Path]]:
-    """Finished runs below these folders, by what they are runs of, in the order of the folders."""
+    """Finished runs below these folders, by their identity, in the order of the folders."""
     found: dict[str, list[Path]] = {}
     for folder in folders:
         if not folder.is_dir():
             raise InputError(f"--import {folder}: no such folder")
         for path in sorted(folder.rglob("result.json")):
-            kept = read_run(path.parent, f"move {path.parent} away to go on without it")
-            if kept is not None:
-                found.setdefault(identity(kept.config, int(kept.config["rounds"])), []).append(path.parent)
+            saved = read_run(path.parent, f"move {path.parent} away to go on without it")
+            if saved is not None:
+                found.setdefault(identity(saved.config, int(saved.config["rounds"])), []).append(path.parent)
     if folders and not found:
         raise InputError(f"--import {' '.join(map(str, folders))}: no finished run in there")
     return found

@@ -1,4 +1,4 @@
-"""The numbers the paper prints: top-1 accuracy in per cent (with the deviation where it gives one), seconds a round."""
+"""The paper's numbers: top-1 accuracy in per cent (with the deviation where it is given), seconds per round."""
 
 from __future__ import annotations
 

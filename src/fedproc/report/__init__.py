@@ -1,1 +1,1 @@
-"""Results as people would rather see them: tables and pictures."""
+"""Results as tables, figures and one HTML page."""

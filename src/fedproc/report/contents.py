@@ -1,4 +1,4 @@
-"""What goes on the page: the paper's exhibits, each setting's numbers and pictures, where it all comes from."""
+"""The contents of the page: the paper's exhibits, tables and figures of each setting, commands and machines."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from fedproc.runs.lock import expect_folder
 from fedproc.runs.saved import SavedRun
 from fedproc.statistics import Paired
 
-MOST_CLASSES = 40  # of a confusion matrix that can be looked at
+MOST_CLASSES = 40  # up to which a confusion matrix is readable
 MOST_CLIENTS = 100
 POOLED = (
-    "These runs shared stacked lanes: seconds are shared out by steps and say nothing of what a method costs; "
+    "These runs shared stacked lanes: time is divided among them by steps, so seconds do not show what a method costs; "
     "`fedproc paper time` runs each alone."
 )
-MOST_OPEN = 3  # settings of which everything is shown at once, of more what matters most
+MOST_OPEN = 3  # settings that are shown in full; with more, details are folded
 
 
 def write_report(
-    folders: Sequence[Path], out: Path, reference: str | None = None, tell: Callable[[str], object] = str
+    folders: Sequence[Path], out: Path, reference: str | None = None, progress: Callable[[str], object] = str
 ) -> Path:
-    """Write index.html, tables/ and figures/ into `out`; returns the page. `tell` hears what is being done."""
+    """Write index.html, tables/ and figures/ into `out`; returns the page. `progress` gets a text for each step."""
     expect_folder(out)
-    tell("reading runs")
+    progress("reading runs")
     gathered = gather(folders, reference)
     page = Page()
     for place, exhibit in enumerate(gathered.exhibits):
@@ -63,12 +63,12 @@ def write_report(
             _lost(exhibit),
         )
     for place, group in enumerate(gathered.groups):
-        tell(f"drawing {place + 1} of {len(gathered.groups)}: {group.title}")
+        progress(f"drawing {place + 1} of {len(gathered.groups)}: {group.title}")
         _section(page, f"setting-{place}", group, folded=len(gathered.groups) > MOST_OPEN)
     if gathered.runs:
         page.section("runs", "All runs", *_runs(page, gathered))
         page.section("origin", "Commands and machines", *_origin(gathered.runs))
-    return page.write(out, _head(gathered), tell)
+    return page.write(out, _head(gathered), progress)
 
 
 def _head(gathered: Gathered) -> str:
@@ -81,7 +81,7 @@ def _head(gathered: Gathered) -> str:
 
 
 def _lost(exhibit: Exhibited) -> str:
-    """Which runs behind a table the page cannot tell of."""
+    """A note on runs of an exhibit that are missing."""
     lost = [str(path) for path in exhibit.runs if not (path / "config.json").is_file()]
     if not lost:
         return ""
@@ -161,7 +161,7 @@ def _classes(page: Page, name: str, group: Group) -> list[str]:
     parts = [
         "<h3>Classes</h3>",
         page.figure(
-            f"{name}-classes", draw_classes(known, names), "Accuracy of each class", f"Per cent right, {seeds}."
+            f"{name}-classes", draw_classes(known, names), "Accuracy of each class", f"Accuracy in per cent, {seeds}."
         ),
     ]
     holders = _first(group, lambda run: run.confusion is not None)
@@ -172,7 +172,7 @@ def _classes(page: Page, name: str, group: Group) -> list[str]:
     }
     if confusions and count <= MOST_CLASSES:
         drawn = draw_confusions(confusions, names)
-        note = f"Of the images of a true class, per cent taken for each, {seeds} where no other is named."
+        note = f"Per cent of each true class by predicted class, {seeds} unless another seed is named."
         parts += ["<h3>Confusions</h3>", page.figure(f"{name}-confusions", drawn, "Confusion matrices", note)]
     return parts
 
@@ -185,19 +185,19 @@ def _class_accuracy(run: SavedRun) -> list[float]:
 
 
 def _partition(page: Page, name: str, group: Group) -> list[str]:
-    """Of the run of several clients with the lowest seed."""
+    """Of the run with the lowest seed among those with several clients."""
     for run in sorted(group.runs, key=lambda run: run.seed):
         if run.partition is not None and 1 < len(run.partition[1]) <= MOST_CLIENTS:
             names, counts = run.partition
             drawn = draw_holdings(counts, names, f"data seed {run.config['data_seed']}", run.client_names)
-            title = "Who holds what"
-            note = "Training samples of each class at each client."
+            title = "Partition"
+            note = "Training samples per client and class."
             return [f"<h3>{title}</h3>", page.figure(f"{name}-partition", drawn, title, note)]
     return []
 
 
 def _time(page: Page, name: str, group: Group) -> list[str]:
-    """Seconds a round: medians over the rounds that had such work, which leaves the first one's compilation out."""
+    """Seconds per round: medians over the rounds with such work, which leaves out compilation in the first."""
     seconds, rows = {}, []
     for row in group.comparison.rows:
         runs = [run for run in row.runs if run.metrics]
@@ -213,10 +213,10 @@ def _time(page: Page, name: str, group: Group) -> list[str]:
         rows.append([Shown(row.label), *numbers])
     if not rows:
         return []
-    heads = ["", *PARTS, "s a run", "samples a second", "MB up a run"]
-    note = "Medians over the rounds that had such work." + (f" {POOLED}" if group.pooled else "")
-    table = Table("seconds a round by what they were spent on, and whole runs", heads, rows, note)
-    drawn = page.figure(f"{name}-time", draw_times(seconds), "Seconds a round")
+    heads = ["", *PARTS, "s per run", "samples per second", "MB uploaded per run"]
+    note = "Medians over the rounds with such work." + (f" {POOLED}" if group.pooled else "")
+    table = Table("seconds per round by phase, and totals per run", heads, rows, note)
+    drawn = page.figure(f"{name}-time", draw_times(seconds), "Seconds per round")
     return ["<h3>Time and throughput</h3>", drawn, page.table(f"{name}-time", table)]
 
 

@@ -1,4 +1,4 @@
-"""What lies in run folders and the paper's folders, put in order for a page."""
+"""Runs and exhibits below folders, grouped for the page."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedproc.runs.schema import read_json
 
 Record = dict[str, Any]
 NOT_COMPARED = FREE | MAY_DIFFER | {"preset", "seed", "format"}
-FOLLOWING = {"augment", "normalize_z"}  # whose default follows the data set or the learning rate
+FOLLOWING = {"augment", "normalize_z"}  # defaults follow the data set or the learning rate
 IN_TITLE = ("data", "clients", "partition", "beta", "sample", "rounds", "epochs", "lr", "network", "fingerprint")
 
 
@@ -39,7 +39,7 @@ class Group:
 
     @property
     def pooled(self) -> bool:
-        """Whether runs shared stacked lanes, so that their clock says nothing of a method."""
+        """Whether runs shared stacked lanes, so that their seconds do not measure a method."""
         return any(run.environment.get("executor") == "stacked" and not run.alone for run in self.runs)
 
 
@@ -60,7 +60,7 @@ class Exhibited:
 
 @dataclass(frozen=True)
 class Gathered:
-    """`copies` are folders of runs that lie elsewhere too, and where."""
+    """`copies` maps folders of duplicate runs to the folder that is shown."""
 
     groups: list[Group]
     exhibits: list[Exhibited]
@@ -107,7 +107,7 @@ def _take(homes: dict[Path, SavedRun], folder: Path) -> None:
 
 
 def _mergeless(run: SavedRun) -> bool:
-    """Whether its rounds follow epochs of its own, as SOLO's do."""
+    """Whether the method sets the number of rounds itself, as SOLO does."""
     return run.method in METHODS and METHODS[run.method].rounds is not Method.rounds
 
 
@@ -124,8 +124,8 @@ Labelled = dict[str, list[SavedRun]]
 def _groups(
     homes: dict[Path, SavedRun], compared: dict[Path, Record], reference: str | None
 ) -> tuple[list[Group], dict[Path, Path]]:
-    """Comparisons as they were asked for; the rest by setting, copies left out."""
-    found: list[tuple[str, Labelled, str | None]] = []  # with the reference that was asked for
+    """Comparisons as requested; other runs by setting, without copies."""
+    found: list[tuple[str, Labelled, str | None]] = []  # with the requested reference
     left = dict(homes)
     for folder, content in compared.items():
         listed = content.get("rows")
@@ -143,7 +143,7 @@ def _groups(
     def key(run: SavedRun, rounds: bool) -> str:
         return _key(run, rounds, fingerprint=_key(run, False, False) not in split)
 
-    for run in sorted(left.values(), key=lambda run: not run.result):  # a finished one is nobody's copy
+    for run in sorted(left.values(), key=lambda run: not run.result):  # an unfinished one counts as the copy
         one = json.dumps([key(run, True), run.variant, run.seed, run.config["data_seed"], run.config["model_seed"]])
         if one in seen:
             copies[run.folder] = seen[one]
@@ -152,9 +152,9 @@ def _groups(
         if not _mergeless(run):
             settings.setdefault(key(run, True), []).append(run)
     for run in left.values():
-        if _mergeless(run) and run.folder not in copies:  # beside those it is compared with, of however many rounds
-            beside = [which for which, runs in settings.items() if key(runs[0], False) == key(run, False)]
-            most = max(beside, key=lambda which: len(settings[which])) if beside else key(run, True)
+        if _mergeless(run) and run.folder not in copies:  # joins the runs it is compared with
+            matching = [which for which, runs in settings.items() if key(runs[0], False) == key(run, False)]
+            most = max(matching, key=lambda which: len(settings[which])) if matching else key(run, True)
             settings.setdefault(most, []).append(run)
     found += [("", _labelled(runs), None) for runs in settings.values()]
     if reference is not None and not any(reference in rows for _, rows, _ in found):
@@ -192,7 +192,7 @@ def _row_key(run: SavedRun) -> str:
 
 
 def _name(folder: Path) -> str:
-    """What a comparison's folder is called."""
+    """The name of a comparison's folder."""
     return folder.parent.name if folder.name == "runs" else folder.name
 
 
@@ -203,13 +203,13 @@ def _fields(run: SavedRun) -> Record:
 
 
 def _key(run: SavedRun, rounds: bool, fingerprint: bool) -> str:
-    apart = {name for name, kept in (("rounds", rounds), ("fingerprint", fingerprint)) if not kept}
+    apart = {name for name, used in (("rounds", rounds), ("fingerprint", fingerprint)) if not used}
     return json.dumps({n: v for n, v in _fields(run).items() if n not in apart}, sort_keys=True)
 
 
 def _split_by_seed(runs: Sequence[SavedRun]) -> set[str]:
-    """Settings whose data are others with each data seed and the same with the same: a person's own images, of which
-    the seed chooses the test images.
+    """Settings whose data differ between data seeds and nowhere else: a user's own images, of which the seed chooses
+    the test images.
     """
     found: dict[str, set[tuple[str, int]]] = {}
     for run in runs:
@@ -222,8 +222,8 @@ def _split_by_seed(runs: Sequence[SavedRun]) -> set[str]:
 
 
 def _titles(groups: Sequence[Sequence[SavedRun]]) -> list[str]:
-    """What each setting is, and in what else it differs from others and from the default; a comparison may have varied
-    some of it.
+    """Each setting in words, with other fields that differ between settings and from the default; fields that vary
+    within a comparison are left out.
     """
     common = []
     for runs in groups:
@@ -244,7 +244,7 @@ def _words(f: Record) -> list[str]:
     if "clients" in f:
         skew = [str(f["partition"])] if "partition" in f else []
         skew += [f"beta {f['beta']:g}"] if "beta" in f and "dirichlet" in str(f.get("partition")) else []
-        skew += [f"{100 * f['sample']:g} % a round"] if f.get("sample", 1) < 1 else []
+        skew += [f"{100 * f['sample']:g} % per round"] if f.get("sample", 1) < 1 else []
         words.append(many(f["clients"], "client") + (f" ({', '.join(skew)})" if skew else ""))
     lengths = [many(f[name], word) for name, word in (("rounds", "round"), ("epochs", "epoch")) if name in f]
     words += [" of ".join(lengths)] if lengths else []
@@ -270,12 +270,12 @@ def _group(title: str, rows: Labelled, reference: str | None) -> Group:
     table = published_by_setting()
     keys = {label: setting_of(runs[0].config, int(runs[0].config["rounds"])) for label, runs in rows.items()}
     published = {label: table[key] for label, key in keys.items() if key in table}
-    everyone = [run for runs in rows.values() for run in runs]
-    return Group(title, everyone, under_way, Comparison(made, None, against), published)
+    all_runs = [run for runs in rows.values() for run in runs]
+    return Group(title, all_runs, under_way, Comparison(made, None, against), published)
 
 
 def _labelled(runs: Sequence[SavedRun]) -> Labelled:
-    """The method's name; where a method came in several variants, with the options in which they differ."""
+    """Rows by method; where a method has several variants, by the options in which they differ."""
     variants: dict[str, dict[str, Record]] = {}
     for run in runs:
         variants.setdefault(run.method, {})[run.variant] = run.config.get(run.method) or {}

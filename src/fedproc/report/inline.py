@@ -1,4 +1,4 @@
-"""A drawn SVG made fit to stand in a page beside others: the page's ink, no paper of its own, names of its own."""
+"""A drawn SVG prepared for inlining: the page's text colour, a transparent background, unique ids."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from xml.etree import ElementTree
 from fedproc.figures.style import SVG
 
 LINK = "{http://www.w3.org/1999/xlink}href"
-LARGEST, SMALLEST = 1.4, 0.8  # how far a figure is blown up on a wide page, and shrunk on a narrow one
-FOREIGN = ("script", "foreignObject", "style")  # nothing that we drew
-FAMILY = re.compile(r"(?<=px)(; font-family:)? '[^;]*(?=;|$)")  # the page's own is narrower than what was laid out
+LARGEST, SMALLEST = 1.4, 0.8  # limits of a figure's scale on wide and narrow pages
+FOREIGN = ("script", "foreignObject", "style")  # not part of our figures
+FAMILY = re.compile(r"(?<=px)(; font-family:)? '[^;]*(?=;|$)")  # the page's font is narrower than the one of the layout
 USED = re.compile(r"#([\w-]+)")
 
 
 def inline(drawn: str, name: str, title: str) -> str:
-    """`name` keeps the parts of this figure apart from those of others; `title` says what it shows."""
+    """`name` makes the ids unique on the page; `title` says what the figure shows."""
     root = ElementTree.fromstring(drawn)
     for parent in list(root.iter()):
         for child in list(parent):

@@ -1,5 +1,5 @@
 "use strict";
-// Values on hover and touch: the nearest point of a figure that carries one tells it.
+// Tooltips on hover and touch: the value of the figure's nearest point.
 const tip = document.getElementById("tip");
 for (const figure of document.querySelectorAll("figure svg")) {
   const points = [];
@@ -14,7 +14,7 @@ for (const figure of document.querySelectorAll("figure svg")) {
     const box = shape.getBoundingClientRect();
     return [box.left + scrollX, box.top + scrollY, box.right + scrollX, box.bottom + scrollY];
   });
-  const tell = (event) => {
+  const show = (event) => {
     let found = null, least = 22;
     places.forEach(([left, top, right, bottom], at) => {
       const across = Math.max(left - event.pageX, 0, event.pageX - right);
@@ -30,10 +30,10 @@ for (const figure of document.querySelectorAll("figure svg")) {
     tip.style.left = `${Math.max(6, left)}px`;
     tip.style.top = `${event.clientY > innerHeight - 60 ? event.clientY - 36 : event.clientY + 16}px`;
   };
-  const begin = (event) => { places = measure(); tell(event); }; // things above may have opened since
+  const begin = (event) => { places = measure(); show(event); }; // sections above may have been opened since
   figure.addEventListener("pointerenter", begin);
   figure.addEventListener("pointerdown", begin);
-  figure.addEventListener("pointermove", tell);
+  figure.addEventListener("pointermove", show);
   figure.addEventListener("pointerleave", (event) => { tip.hidden = event.pointerType !== "touch"; });
 }
 // Print everything, and fold again what was folded.

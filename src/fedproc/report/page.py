@@ -1,4 +1,4 @@
-"""The page itself: sections in their order, tables and figures that stand in it and lie beside it."""
+"""The HTML page: sections with tables and figures, which are also written as files."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Page:
     """Sections in their order, and every table and figure by its name."""
 
     sections: list[tuple[str, str, str]] = field(default_factory=list)  # anchor, title, HTML
-    tables: dict[str, dict[str, str]] = field(default_factory=dict)  # as files, by what their names end in
-    pictures: dict[str, Picture | Path] = field(default_factory=dict)  # drawn here, or an SVG with a PNG beside it
+    tables: dict[str, dict[str, str]] = field(default_factory=dict)  # file contents by extension
+    pictures: dict[str, Picture | Path] = field(default_factory=dict)  # drawn here, or an SVG with a PNG next to it
 
     def table(self, name: str, table: Table, caption: bool = True, texts: dict[str, str] | None = None) -> str:
         """A table, and its files: `texts`, or those it makes itself."""
@@ -43,7 +43,7 @@ class Page:
     def figure(
         self, name: str, picture: Picture | Path, title: str, note: str = "", keys: Mapping[str, Line] | None = None
     ) -> str:
-        """`keys` are the lines of its legend, told above it too where a narrow screen shows a part of it."""
+        """`keys` are the lines of its legend, listed above it on narrow screens, which show only a part of it."""
         self.pictures[name] = picture
         svg = picture.svg if isinstance(picture, Picture) else _read(picture)
         links = " · ".join(f'<a href="figures/{name}.{kind}">{kind.upper()}</a>' for kind in ("png", "svg"))
@@ -72,8 +72,8 @@ class Page:
             "</body></html>\n"
         )
 
-    def write(self, out: Path, head: str, tell: Callable[[str], object] = str) -> Path:
-        """Into a folder: index.html, tables/ and figures/, in place of what an earlier report wrote there."""
+    def write(self, out: Path, head: str, progress: Callable[[str], object] = str) -> Path:
+        """Write index.html, tables/ and figures/ into a folder; files of an earlier report are replaced."""
         for folder in ("tables", "figures"):
             (out / folder).mkdir(parents=True, exist_ok=True)
             if (out / "index.html").exists():
@@ -84,7 +84,7 @@ class Page:
             for kind, text in texts.items():
                 write_file(out / "tables" / f"{name}.{kind}", partial(_write, text=text))
         for place, (name, picture) in enumerate(self.pictures.items()):
-            tell(f"writing figure {place + 1} of {len(self.pictures)}")
+            progress(f"writing figure {place + 1} of {len(self.pictures)}")
             for kind in ("png", "svg"):
                 write_file(out / "figures" / f"{name}.{kind}", partial(_draw, picture=picture, kind=kind))
         write_file(out / "index.html", partial(_write, text=self.html(head)))

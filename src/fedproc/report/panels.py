@@ -1,4 +1,4 @@
-"""Figures of several panels, one a data set: accuracy by round or by local epochs, a line a method."""
+"""Figures with one panel per data set: accuracy by round or by local epochs, one line per method."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def draw_epochs(panels: Mapping[str, Mapping[str, Mapping[int, Number]]]) -> Pic
     made, axes = _panels(panels, "local epochs E")
     shades = lines(dict.fromkeys(label for rows in panels.values() for label in rows))
     for panel, rows in zip(axes, panels.values(), strict=True):
-        everyone = sorted({epochs for points in rows.values() for epochs in points})
-        gap = 0.012 * (everyone[-1] - everyone[0] or 1)
+        all_epochs = sorted({epochs for points in rows.values() for epochs in points})
+        gap = 0.012 * (all_epochs[-1] - all_epochs[0] or 1)
         for place, (label, points) in enumerate(rows.items()):
             known = {epochs: number for epochs, number in points.items() if number.mean is not None}
             x = [epochs + gap * (place - (len(rows) - 1) / 2) for epochs in known]
@@ -44,10 +44,10 @@ def draw_epochs(panels: Mapping[str, Mapping[str, Mapping[int, Number]]]) -> Pic
                 x, y, bars, label=plain(label), color=shades[label].colour, linestyle=shades[label].dashes,
                 marker="o", markersize=4, linewidth=1.8, capsize=3,
             )  # fmt: skip
-            texts = [f"{label}, E = {epochs}: {number.told(1)} %" for epochs, number in known.items()]
+            texts = [f"{label}, E = {epochs}: {number.text(1)} %" for epochs, number in known.items()]
             if known:
                 made.points(panel, x, y, shades[label].colour, texts)
-        panel.set_xticks(everyone)
+        panel.set_xticks(all_epochs)
     if any(number.seeds > 1 for rows in panels.values() for points in rows.values() for number in points.values()):
         made.explain(f"bars: {BAND}")
     return _finished(made, axes)

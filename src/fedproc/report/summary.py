@@ -30,7 +30,7 @@ HEADS = ("difference", "95 % interval", "p", "detectable", "verdict")
 def accuracies(
     comparison: Comparison, published: Mapping[str, Published] | None = None, everything: bool = False
 ) -> Table:
-    """Mean and sample deviation over seeds, in per cent; the final round first, beside what was published."""
+    """Mean and sample deviation over seeds, in per cent; the final round first, next to what was published."""
     prefix = comparison.prefix
     numbers = {**NUMBERS, **(MORE if everything else {})}
     rows = []
@@ -46,8 +46,8 @@ def accuracies(
             text = Number(None, published=theirs.value, published_deviation=theirs.deviation).theirs if theirs else ""
             more = {"published deviation": theirs.deviation} if theirs and theirs.deviation is not None else {}
             cells.insert(3, Shown(text, theirs.value if theirs else None, more))
-        rows.append([*cells, _spread("s a run", row.spread("seconds"), 1.0, 1)])
-    heads = ["", "seeds", *numbers, "s a run"]
+        rows.append([*cells, _spread("s per run", row.spread("seconds"), 1.0, 1)])
+    heads = ["", "seeds", *numbers, "s per run"]
     if published:
         heads.insert(3, "published")
     title = "accuracy, %: mean ± sample deviation over seeds" + (" (validation)" if prefix else "")
@@ -55,21 +55,21 @@ def accuracies(
 
 
 def differences(comparison: Comparison) -> Table:
-    """Each row's paired difference to the reference, in points, with its interval and what it is worth."""
+    """Each row's paired difference to the reference, in points, with its interval and verdict."""
     found = {words: comparison.paired(comparison.prefix + name) for words, name in KINDS.items()}
     rows = []
     for row in comparison.rows:
         for words, by_label in found.items():
             if row.label not in by_label:
                 continue
-            rows.append([Shown(row.label if words == "final" else ""), Shown(words), *_told(by_label[row.label])])
+            rows.append([Shown(row.label if words == "final" else ""), Shown(words), *_row(by_label[row.label])])
     title = _about(comparison.reference, list(found["final"].values()))
     return Table(title, ["", "accuracy", *HEADS], rows, named={"difference": f"difference to {comparison.reference}"})
 
 
 def differences_by_column(found: Mapping[str, Mapping[str, Paired]], reference: str) -> Table:
     """The same for several columns of a table, each with its rows' differences to the reference."""
-    rows = [[Shown(row), Shown(column), *_told(one)] for column, by_row in found.items() for row, one in by_row.items()]
+    rows = [[Shown(row), Shown(column), *_row(one)] for column, by_row in found.items() for row, one in by_row.items()]
     everything = [one for by_row in found.values() for one in by_row.values()]
     title = _about(reference, everything, " within a column")
     return Table(title, ["", "column", *HEADS], rows, named={"difference": f"difference to {reference}"})
@@ -80,12 +80,12 @@ def _about(reference: str, found: Sequence[Paired], where: str = "") -> str:
     over = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(*counts)
     return (
         f"difference to {reference} in points, paired over {over} seeds; p corrected by Holm{where}; "
-        "`seen from`: what as many seeds would have shown"
+        "`detectable`: smallest detectable difference (80 % power)"
     )
 
 
-def _told(one: Paired) -> list[Shown]:
-    """A difference under `HEADS`."""
+def _row(one: Paired) -> list[Shown]:
+    """The cells under `HEADS`."""
     return [
         Shown(f"{100 * one.difference:+.2f}", 100 * one.difference),
         Shown(

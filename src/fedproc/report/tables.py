@@ -1,4 +1,4 @@
-"""Tables: as Markdown, CSV, LaTeX and HTML, and a grid of numbers, ours beside the published."""
+"""Tables as Markdown, CSV, LaTeX and HTML, and grids of our numbers next to the published ones."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class Shown:
-    """A cell: what is read, the exact number behind it in the unit of its column, and other numbers that the text
-    holds, which have columns of their own in a CSV file.
+    """A cell: its text, the exact number behind it in the unit of its column, and further numbers of the text, which
+    have separate columns in a CSV file.
     """
 
     text: str
@@ -33,8 +33,8 @@ class Shown:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under heads; the first column names the row. `named`: what heads are called in a CSV file, where no
-    title explains them.
+    """Rows of cells under heads; the first column names the row. `named`: other heads for the CSV file, where
+    no title explains them.
     """
 
     title: str
@@ -55,7 +55,7 @@ class Table:
         return "\n".join([*lines, *(["", self.note] if self.note else []), ""])
 
     def csv(self) -> str:
-        """Numbers as they are, nothing where there is none; every row has its name."""
+        """Exact numbers, empty where there is none; every row has its name."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         extra = [
@@ -83,7 +83,7 @@ class Table:
         return "\n".join([f"% {self.title}", *notes, *lines, r"\hline", r"\end{tabular}", ""])
 
     def formats(self) -> dict[str, str]:
-        """The table as files, by what their names end in."""
+        """File contents by extension."""
         return {"csv": self.csv(), "md": self.markdown(), "tex": self.latex()}
 
     def html(self, caption: bool = True) -> str:
@@ -113,15 +113,15 @@ class Number:
     published: float | None = None
     published_deviation: float | None = None
 
-    def told(self, digits: int | None = None) -> str:
-        """Mean and deviation, with so many digits after the point or as many as suit its size."""
+    def text(self, digits: int | None = None) -> str:
+        """Mean and deviation, with `digits` after the point or as many as suit the size."""
         if self.mean is None:
             return "diverged" if self.diverged else "-"
         return _spread(self.mean, self.deviation, digits) + (f" ({self.diverged} diverged)" if self.diverged else "")
 
     @property
     def theirs(self) -> str:
-        """As it was printed."""
+        """The published number as printed."""
         if self.published is None:
             return ""
         value = f"{self.published:g}"
@@ -131,7 +131,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Grid:
-    """Numbers by row and column, in the order they were put in; `digits` after the point, or what suits each."""
+    """Numbers by row and column, in the order of insertion; `digits` after the point, or what suits each."""
 
     title: str
     numbers: Mapping[tuple[str, str], Number]
@@ -154,7 +154,7 @@ class Grid:
     def _cell(self, number: Number | None) -> Shown:
         if number is None:
             return Shown("")
-        ours = number.told(self.digits)
+        ours = number.text(self.digits)
         ours += f" ({number.seeds})" if number.seeds and len(self._seeds) > 1 else ""
         return Shown(f"{ours} [{number.theirs}]" if number.theirs else ours, number.mean)
 
@@ -163,11 +163,11 @@ class Grid:
         return sorted({number.seeds for number in self.numbers.values() if number.seeds})
 
     def note(self) -> str:
-        """What stands in a cell."""
+        """What a cell shows."""
         seeds = self._seeds or [0]
         over = "One seed" if seeds == [1] else f"Mean ± sample deviation over {seeds[0]} seeds"
         if len(seeds) > 1:
-            over = "Mean ± sample deviation over seeds (how many); compare those of the same seeds alone"
+            over = "Mean ± sample deviation over seeds (count); compare only cells with the same seeds"
         bracket = "; [published]" if any(number.theirs for number in self.numbers.values()) else ""
         return f"{self.of_one_run or over}{bracket}."
 
@@ -180,7 +180,7 @@ class Grid:
         return text.getvalue()
 
     def formats(self) -> dict[str, str]:
-        """As files; every number of a cell has a column of its own in the CSV."""
+        """File contents by extension; the CSV has a column for every number of a cell."""
         return {**self.table().formats(), "csv": self.csv()}
 
     def json(self) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Make a table or figure: find its runs or make them, read the numbers off, write them beside the published ones."""
+"""Make a table or figure: find or make its runs, collect the numbers, write them next to the published ones."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ OF_THE_PATH = ("data", "method")
 
 
 class TooLittleDone(InputError):
-    """Of the runs of an exhibit, to show it without running more."""
+    """Too few runs of an exhibit are done to show it without running more."""
 
 
 @dataclass(frozen=True)
 class Request:
     """What was asked for: the exhibit, how large, with which seeds, where, and what is the same for all runs (the
-    machine and where the data is). `imported` are finished runs from elsewhere, by what they are runs of.
+    machine and where the data is). `imported` are finished runs from elsewhere, by their identity.
     """
 
     exhibit: Exhibit
@@ -62,25 +62,25 @@ class Request:
 
     def finished(self, path: Path, experiment: Experiment) -> Run | None:
         """The run in its folder, or an imported one: of the same experiment, with the files that are needed, and
-        where seconds are told one that ran alone.
+        for times one that ran alone.
         """
         files = ["result.json", *(tsne.needed(experiment.method) if self.exhibit.measure == "tsne" else [])]
         wanted = identity(experiment.config(), rounds_of(experiment))
         for folder in (path, *self.imported.get(wanted, ())):
             if not all((folder / name).is_file() for name in files):
                 continue
-            kept = read_run(folder, f"remove {folder} to have this run made again")
-            if kept is None or identity(kept.config, int(kept.config["rounds"])) != wanted:
+            saved = read_run(folder, f"remove {folder} to have this run made again")
+            if saved is None or identity(saved.config, int(saved.config["rounds"])) != wanted:
                 continue
-            if kept.alone or self.exhibit.measure != "seconds":
-                return Run(experiment, experiment.method, kept.result, kept.metrics, folder)
+            if saved.alone or self.exhibit.measure != "seconds":
+                return Run(experiment, experiment.method, saved.result, saved.metrics, folder)
         return None
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """The finished exhibit: a grid of numbers, ours beside the published, the files that hold it, and where there are
-    several seeds each row's paired differences to FedProc's. `missing` are the runs that it is without.
+    """The finished exhibit: a grid of numbers, ours next to the published, the files that hold it, and where there are
+    several seeds each row's paired differences to FedProc's. `missing` are the runs that it lacks.
     """
 
     grid: Grid
@@ -102,7 +102,7 @@ def slug(given: Given, scale: Scale) -> str:
 
 
 def reproduce(request: Request, watcher: Watcher | None = None, only_done: bool = False) -> Reproduction:
-    """Run what is not there yet, and write the exhibit; with `only_done` write it of what is there."""
+    """Run what is missing, and write the exhibit; with `only_done` write it from the finished runs."""
     runs: dict[Path, Run] = {}
     missing: dict[str, tuple[Experiment, Path | None]] = {}
     for path, experiment in request.wanted().items():
@@ -128,7 +128,7 @@ def reproduce(request: Request, watcher: Watcher | None = None, only_done: bool 
 
 
 def _check_models(missing: Iterable[tuple[Experiment, Path | None]]) -> None:
-    """A run that is over is not run again for the models that it lacks."""
+    """A run that has ended is not run again for models that it lacks."""
     for experiment, path in missing:
         if path is not None and (path / "result.json").is_file():
             lacking = [name for name in tsne.needed(experiment.method) if not (path / name).is_file()]
@@ -139,10 +139,10 @@ def _check_models(missing: Iterable[tuple[Experiment, Path | None]]) -> None:
 
 
 def _embedded(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
-    """The t-SNE figure, and how alike clients and global models see the images."""
+    """The t-SNE figure, and how similar clients' and global models are."""
     found = {run.experiment.method: run for run in runs.values()}
     for method, each in found.items():
-        if not _fine(each):
+        if not _finished(each):
             raise RunError(f"{method} diverged in {each.path}: there is nothing to embed")
     folders = {method: each.path for method, each in found.items() if each.path is not None}
     images = Library().images(found["fedavg"].experiment)
@@ -156,7 +156,7 @@ def _embedded(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
     grid = Grid(
         f"{exhibit.number}, {exhibit.name}: {exhibit.title} (centred kernel alignment)",
         numbers,
-        "Of the first seed's models",
+        "Models of the first seed",
     )
     files = _files(request.folder, grid)
     drawn = tsne.draw(embedded)
@@ -221,7 +221,7 @@ def _written(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
             if exhibit.measure == "epochs":
                 rows.setdefault(cell.row, {})[cell.given["epochs"]] = numbers[cell.row, cell.column]
             else:
-                rows[cell.row] = [found.metrics for found in of_cell[id(cell)] if _fine(found)]
+                rows[cell.row] = [found.metrics for found in of_cell[id(cell)] if _finished(found)]
         drawn = (draw_epochs if exhibit.measure == "epochs" else draw_rounds)(panels)
         for kind in ("png", "svg"):
             files.append(folder / f"figure.{kind}")
@@ -231,12 +231,12 @@ def _written(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
         for cell in cells
     }
     files.append(folder / "exhibit.json")
-    told = [
+    listed = [
         {"column": column, "row": row, **asdict(one), "verdict": one.verdict}
         for column, by_row in found.items()
         for row, one in by_row.items()
     ]
-    write_json(files[-1], {**_content(request, grid, paths), "differences": told})
+    write_json(files[-1], {**_content(request, grid, paths), "differences": listed})
     return Reproduction(grid, files, differences)
 
 
@@ -257,7 +257,7 @@ def _differences(cells: Sequence[Cell], of_cell: Mapping[int, Sequence[Run]]) ->
     """By column and row, of the columns in which a row shares two seeds with FedProc's."""
     columns: dict[str, dict[str, dict[int, float]]] = {}
     for cell in cells:
-        finals = {found.seed: found.result["final_accuracy"] for found in of_cell[id(cell)] if _fine(found)}
+        finals = {found.seed: found.result["final_accuracy"] for found in of_cell[id(cell)] if _finished(found)}
         columns.setdefault(cell.column.replace("|", ", E = "), {})[cell.row] = finals
     return {column: found for column, rows in columns.items() if (found := compare(rows, REFERENCE))}
 
@@ -266,24 +266,24 @@ def _writing(text: str) -> Callable[[Path], object]:
     return lambda path: path.write_text(text, encoding="utf-8")
 
 
-def _fine(found: Run) -> bool:
+def _finished(found: Run) -> bool:
     return bool(found.result["status"] == "finished")
 
 
 def _number(exhibit: Exhibit, cell: Cell, runs: Sequence[Run]) -> Number:
     """Mean and sample deviation over seeds of what the exhibit measures; the time is the median round's."""
-    fine = [found for found in runs if _fine(found)]
+    done = [found for found in runs if _finished(found)]
     if exhibit.measure == "seconds":
-        spent = [sum(r["seconds"][p] for p in ("train", "prototypes", "merge")) for f in fine for r in f.metrics[1:]]
+        spent = [sum(r["seconds"][p] for p in ("train", "prototypes", "merge")) for f in done for r in f.metrics[1:]]
         values = [statistics.median(spent)] if spent else []
     else:
-        values = [100 * found.result["final_accuracy"] for found in fine]
+        values = [100 * found.result["final_accuracy"] for found in done]
     theirs = cell.published
     return Number(
         mean=statistics.fmean(values) if values else None,
         deviation=statistics.stdev(values) if len(values) > 1 else None,
         seeds=len(values),
-        diverged=len(runs) - len(fine),
+        diverged=len(runs) - len(done),
         published=theirs.value if theirs else None,
         published_deviation=theirs.deviation if theirs else None,
     )

@@ -1,7 +1,7 @@
 """The paper's t-SNE figure, and a number for its claim that FedProc's clients match the global distribution.
 
 z of the same test images under five models: clients 1 and 2 trained alone (SOLO), FedAvg's averaged model, and clients
-1 and 2 as FedProc's last round left them, before the merge. One embedding holds all five, so that places compare.
+1 and 2 as FedProc's last round left them, before the merge. One embedding holds all five, so that positions compare.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from fedproc.runs.folder import client_model
 from fedproc.runs.model import load_model
 
 Array = npt.NDArray[Any]
-EACH = 100  # test images of a class
+EACH = 100  # test images per class
 CLIENTS = (0, 1)
-FACES = ("SOLO, client 1", "SOLO, client 2", "FedAvg, global", "FedProc, client 1", "FedProc, client 2")
+PANELS = ("SOLO, client 1", "SOLO, client 2", "FedAvg, global", "FedProc, client 1", "FedProc, client 2")
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """Places (5, N, 2) of the images under each model, their labels (N,), places (K, 2) of FedProc's prototypes, and
-    how alike the models of each method see the images: linear centred kernel alignment, 1 where they agree.
+    """Positions (5, N, 2) of the images under each model, their labels (N,), positions (K, 2) of FedProc's prototypes,
+    and how similar the models of each method are: linear centred kernel alignment (CKA), 1 where they agree.
     """
 
     places: Array
@@ -52,7 +52,7 @@ def chosen(images: Images, each: int = EACH) -> Array:
 
 
 def embed(folders: Mapping[str, Path], images: Images, each: int = EACH, seed: int = 0) -> Embedded:
-    """Embed what the runs of `solo`, `fedavg` and `fedproc` in these folders make of the test images."""
+    """Embed the test images under the models of the runs of `solo`, `fedavg` and `fedproc` in these folders."""
     from sklearn.manifold import TSNE
 
     index = chosen(images, each)
@@ -65,13 +65,13 @@ def embed(folders: Mapping[str, Path], images: Images, each: int = EACH, seed: i
 
     z = {(m, name): z_of(m, name) for m in ("solo", "fedavg", "fedproc") for name in needed(m)}
     one, two = (client_model(client) for client in CLIENTS)
-    faces = [z["solo", one], z["solo", two], z["fedavg", "model.safetensors"], z["fedproc", one], z["fedproc", two]]
+    views = [z["solo", one], z["solo", two], z["fedavg", "model.safetensors"], z["fedproc", one], z["fedproc", two]]
     model = load_model(folders["fedproc"])
     prototypes = model.get_buffer("prototypes").numpy()
-    together = _unit(np.concatenate([*faces, prototypes]).astype(np.float64))
+    together = _unit(np.concatenate([*views, prototypes]).astype(np.float64))
     perplexity = min(30.0, (len(together) - 1) / 3)
     flat = TSNE(init="pca", random_state=seed, perplexity=perplexity).fit_transform(together)
-    places = flat[: len(faces) * len(index)].reshape(len(faces), len(index), 2)
+    places = flat[: len(views) * len(index)].reshape(len(views), len(index), 2)
     whole = z["fedavg", "model.safetensors"]
     alignment = {}
     for method in ("solo", "fedavg", "fedproc"):
@@ -81,11 +81,11 @@ def embed(folders: Mapping[str, Path], images: Images, each: int = EACH, seed: i
             "client 1 with client 2": alignment_of(*own),
             "clients with the global model": (alignment_of(own[0], shared) + alignment_of(own[1], shared)) / 2,
         }
-    return Embedded(places, images.test.labels[index], flat[len(faces) * len(index) :], images.class_names, alignment)
+    return Embedded(places, images.test.labels[index], flat[len(views) * len(index) :], images.class_names, alignment)
 
 
 def _unit(vectors: Array) -> Array:
-    """Of length 1, since prototypes and samples meet by their angle."""
+    """Of length 1, since prototypes and samples are compared by their angle."""
     length = np.linalg.norm(vectors, axis=-1, keepdims=True)
     unit: Array = vectors / np.where(length > 0, length, 1.0)
     return unit
@@ -99,16 +99,16 @@ def alignment_of(one: Array, other: Array) -> float:
 
 
 def draw(embedded: Embedded) -> Picture:
-    """Five panels in a row, classes in colour, FedProc's prototypes as stars, how alike they are below."""
+    """Five panels in a row, classes in colour, FedProc's prototypes as stars, CKA below."""
     from matplotlib import colormaps
     from matplotlib.lines import Line2D
 
     made = picture(15, 3.9)
-    axes = made.figure.subplots(1, len(FACES), sharex=True, sharey=True)
+    axes = made.figure.subplots(1, len(PANELS), sharex=True, sharey=True)
     shades = colormaps["tab10" if len(embedded.class_names) <= 10 else "gist_ncar"]
     classes = len(embedded.class_names)
     colours = [shades(k if classes <= 10 else k / classes) for k in range(classes)]
-    for panel, title, places in zip(axes, FACES, embedded.places, strict=True):
+    for panel, title, places in zip(axes, PANELS, embedded.places, strict=True):
         for k in range(classes):
             mine, name = places[embedded.labels == k], embedded.class_names[k]
             gid = f"images-{len(made.texts)}"
@@ -127,7 +127,7 @@ def draw(embedded: Embedded) -> Picture:
         for method, numbers in embedded.alignment.items()
     )
     made.figure.supxlabel(
-        f"how alike z is, client 1 with 2 / clients with the global model (CKA): {words}", fontsize=10
+        f"similarity of z (CKA), client 1 with 2 / clients with the global model: {words}", fontsize=10
     )
     if classes <= 20:
         handles, labels = axes[0].get_legend_handles_labels()

@@ -1,1 +1,1 @@
-"""Who looks on while runs go on, beside the display of the command line."""
+"""Observers of runs, besides the display of the command line."""

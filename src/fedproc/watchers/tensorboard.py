@@ -1,4 +1,4 @@
-"""Runs in TensorBoard: every number of every round, and what the trained network makes of test images."""
+"""Runs in TensorBoard: every number of every round, and the trained network's embedding of test images."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from fedproc.simulation.preparation import Library
 from fedproc.simulation.session import Session
 
 FOLDER = "tensorboard"
-WRITTEN, EMBEDDED = "rounds-written", "round-embedded"  # marks of how far we are
-EACH, MOST = 50, 1000  # test images of a class, and of all
+WRITTEN, EMBEDDED = "rounds-written", "round-embedded"  # files that hold how far we are
+EACH, MOST = 50, 1000  # test images per class, and in all
 KINDS = (("accuracy", ("accuracy", "macro_f1", "auc")), ("loss", ("loss", "cross_entropy")))
 
 
 class TensorBoard:
-    """Watches runs together with somebody else, and writes what it sees into tensorboard/ of their folders."""
+    """Passes everything on to another watcher, and writes it into tensorboard/ of the run folders."""
 
     def __init__(self, other: Watcher) -> None:
         try:
@@ -55,12 +55,12 @@ class TensorBoard:
             writer.close()
 
     def finish(self, run: Run) -> None:
-        """Catch up with a run that is over, and add the embedding of its model."""
+        """Catch up with a run that has ended, and add the embedding of its model."""
         if run.path is None:
             return
         self._catch_up(run.path, run.metrics)
         done = int(run.result.get("rounds", 0))
-        untouched = run.experiment.val_fraction > 0  # the test set, by runs that choose between settings
+        untouched = run.experiment.val_fraction > 0  # the test set, which runs that choose settings must not use
         if (run.path / "model.safetensors").exists() and not untouched and _number(run.path, EMBEDDED) != done:
             self._embed(run.path, Library().images(run.experiment), done)
             (run.path / FOLDER / EMBEDDED).write_text(f"{done}\n")
@@ -68,7 +68,7 @@ class TensorBoard:
             self._writers.pop(run.path).close()
 
     def _catch_up(self, path: Path, records: Sequence[Mapping[str, Any]]) -> None:
-        """Write the rounds that are not there yet; a run that goes on replaces those after where it was taken up."""
+        """Write the rounds that are missing; a continued run replaces those after the point where it continues."""
         if path not in self._written:
             self._written[path] = min(_number(path, WRITTEN), len(records))
         if len(records) == self._written[path]:
@@ -98,7 +98,7 @@ class TensorBoard:
 
 
 def _number(path: Path, name: str) -> int:
-    """The round that a mark in the folder names, 0 where there is none."""
+    """The round in a file of the folder, 0 where there is none."""
     try:
         return int((path / FOLDER / name).read_text())
     except (FileNotFoundError, ValueError):
@@ -106,7 +106,7 @@ def _number(path: Path, name: str) -> int:
 
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a round by the name they go under: accuracy/, loss/, seconds/ and run/."""
+    """The numbers of a round by tag: accuracy/, loss/, seconds/ and run/."""
     found = {f"seconds/{part}": spent for part, spent in record["seconds"].items()}
     for name, value in record.items():
         if name == "round" or isinstance(value, bool) or not isinstance(value, (int, float)):
