@@ -35,8 +35,9 @@ class Diverged(RunError):
 class MethodError(RunError):
     """A method does not keep its contract, or its code raised: which one, in which hook."""
 
-    def __init__(self, method: str, hook: str | None, reason: str) -> None:
+    def __init__(self, method: str, hook: str | None, reason: str, source: object = None) -> None:
         self.method, self.hook, self.reason = method, hook, reason
+        self.source = source  # the half of the method that was called
         where = f"method {method}" + (f", hook `{hook}`" if hook else "")
         super().__init__(f"{where}: {reason}")
 

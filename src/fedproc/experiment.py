@@ -185,6 +185,9 @@ class Experiment(BaseModel):
         plugins = given.get("plugin", ())
         given["plugin"] = tuple(Path(path) for path in ([plugins] if isinstance(plugins, (str, Path)) else plugins))
         methods = all_methods(given["plugin"])
+        for name in set(methods) - set(METHODS):
+            if name.replace("-", "_") in cls.model_fields:
+                raise ValueError(f"--plugin: its method {name} has the name of an option; choose another")
         by_method = {name: given.pop(name.replace("-", "_"), {}) for name in methods}
         method = _named("method", given.get("method", "fedproc"), methods)
         _, preset = PRESETS[_named("preset", given.get("preset", "paper"), PRESETS)]
@@ -210,6 +213,10 @@ class Experiment(BaseModel):
     def _fits(self) -> Experiment:
         if ":" not in self.network:
             _named("network", self.network, NETWORKS)
+        for name, known in (("merge", MERGES), ("server_step", SERVER_STEPS)):
+            own = getattr(self.method_type, name)
+            if own not in known:
+                raise ValueError(f"--method {self.method}: its {name} {own}: expected {_one_of(list(known))}")
         if not self.method_type.federated:
             for name in ("merge", "server_step"):
                 if getattr(self, name) is not None:

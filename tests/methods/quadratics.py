@@ -194,7 +194,7 @@ class World:
                 steps=torch.tensor(steps(phase)),
                 class_counts=torch.eye(2, dtype=torch.float64)[client.label] * client.samples,
                 log_shares=shares.log(),
-                phase=phase.name,
+                phase=phase,
             )
             losses = train_lanes(net, Steps(client, steps(phase)), job, phase, local)  # type: ignore[arg-type]
             weights = Weights.of({n: t.detach() for n, t in net.weights.tensors().items()})

@@ -186,7 +186,13 @@ def test_a_second_gradient_by_hand() -> None:
 
 def test_a_pass_after_the_last_round(train: Train) -> None:
     session = train(**toys("closing", rounds=2))
-    assert "halved_accuracy" in session.records[-1] and "halved_accuracy" not in session.records[0]
+    assert set(session.records[-1]["final_models"]["halved"]) == {"accuracy", "loss", "prototype_accuracy"}
+    assert "final_models" not in session.records[0]
+    # class means, counts and covariances of five clients, and how many samples each has
+    assert session.records[-1]["closing"]["bytes_up"] == 5 * (8 * (4 * 256 + 4 * 256 * 256) + 8 * 4 + 8)
+    assert session.result is not None
+    rounds = sum(record["bytes_up"] for record in session.records)
+    assert session.result["bytes_up"] == rounds + session.records[-1]["closing"]["bytes_up"]
     assert "spread" not in session.state.method  # what came of it is no part of further rounds
 
 
@@ -313,7 +319,7 @@ def test_pooled_runs_of_other_rounds_keep_their_own_numbers() -> None:
 @pytest.mark.parametrize(
     ("method", "hook", "words"),
     [
-        ("scalar-loss", "loss", "expected one value for each client (2,), or for each sample (2, 3)"),
+        ("scalar-loss", "loss", "expected one value for each client (2,), or for each sample (2, 4)"),
         ("mixes-clients", "loss", "expected one value for each client"),
         ("reads-server", "correct", "only the server's half knows"),
         ("forgets", "receive", "a state without b"),

@@ -24,6 +24,7 @@ from fedproc.report.gather import gather
 from fedproc.report.heatmaps import draw_confusions
 from fedproc.report.panels import half_width
 from fedproc.report.tables import Grid, Number, Shown, Table
+from fedproc.runs.result import result_checksum
 
 FIGURES = ["tiny-tsne", "tiny-rounds", "tiny-epochs", *(f"setting-0-{k}" for k in ("curves", "classes", "partition"))]
 FIGURES += ["setting-0-confusions", "setting-0-time"]
@@ -352,7 +353,8 @@ def test_a_curve_that_ends_early_is_told(compared: Path, tmp_path: Path) -> None
         path.write_text(path.read_text().splitlines()[0] + "\n")
         result = path.parent / "result.json"
         first = json.loads(path.read_text())["chain"]
-        result.write_text(json.dumps({**json.loads(result.read_text()), "rounds": 1, "metrics_checksum": first}))
+        shorter = {**json.loads(result.read_text()), "rounds": 1, "metrics_checksum": first}
+        result.write_text(json.dumps({**shorter, "checksum": result_checksum(shorter)}))
     text = write_report([tmp_path / "cmp"], tmp_path / "report").read_text(encoding="utf-8")
     assert "Ended earlier: fedavg after round 1." in text
     assert "Ended earlier" not in write_report([compared], tmp_path / "whole").read_text(encoding="utf-8")

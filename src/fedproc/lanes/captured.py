@@ -89,7 +89,7 @@ class CapturedLanes:
             steps=self._steps[at],
             class_counts=self._class_counts[at],
             log_shares=self._log_shares[at],
-            phase=self._phase.name,
+            phase=self._phase,
         )
         return Section(at, job, local)
 
@@ -185,6 +185,6 @@ class CapturedLanes:
             steps=self._steps[here].clone(),
             class_counts=job.samples.class_counts,
             log_shares=job.samples.log_shares,
-            phase=phase.name,
+            phase=phase,
         )
         return local, self._stepper.losses(here, number, place).clone()

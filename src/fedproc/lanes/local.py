@@ -76,7 +76,7 @@ class Stepper:
         self._sums = [
             torch.zeros(
                 *torch.empty(lead)[s.at].shape,
-                1 + len(s.job.setting.method.method.term_names()),
+                1 + len(s.job.setting.method.term_names()),
                 dtype=torch.float64,
                 device=device,
             )

@@ -6,20 +6,24 @@ from dataclasses import replace
 
 import torch
 
+from fedproc.errors import MethodError
 from fedproc.lanes.setting import Job
-from fedproc.methods.checked import rehearse
 from fedproc.methods.method import Local
+from fedproc.methods.rehearsal import rehearse
 from fedproc.protocol.payload import Tensors
 from fedproc.protocol.weights import Weights
 
 
 def try_out(job: Job) -> None:
-    """Hold the hooks of the job's method against themselves (`checked.rehearse`), on the CPU, once for each kind of
-    thing that is sent; so a mistake shows whatever executor is used.
+    """Hold the hooks of the job's method against themselves (methods/rehearsal.py), on the CPU, whenever something else
+    is sent, another phase comes or a number of the round becomes zero or changes its sign; so a mistake shows whatever
+    executor is used.
     """
-    setting = job.setting
-    if job.signature in setting.rehearsed:
+    setting, signs = job.setting, tuple((name, (value > 0) - (value < 0)) for name, value in job.task.settings.items())
+    key = (job.signature, tuple(phase.name for phase in job.task.phases), signs)
+    if key in setting.rehearsed:
         return
+    _check_repeats(job)
     state = _here(job.state)
     dtype = setting.spec.dtype
     for phase in job.task.phases:
@@ -34,10 +38,25 @@ def try_out(job: Job) -> None:
             steps=torch.tensor(max(1, job.steps(phase))),
             class_counts=job.samples.class_counts.cpu(),
             log_shares=job.samples.log_shares.cpu(),
-            phase=phase.name,
+            phase=phase,
         )
-        rehearse(setting.method, local, setting.spec.classes, setting.method.method.client.features)
-    setting.rehearsed.add(job.signature)
+        rehearse(setting.method, local)
+    setting.rehearsed.add(key)
+
+
+def _check_repeats(job: Job) -> None:
+    """A client's first state, and what it starts from, are asked for more than once: they must stay the same."""
+    method = job.setting.method
+    for hook, one, other in (
+        ("first_client_state", job.state, job.state),
+        *(
+            ("start", job.start(job.state, phase).tensors(), job.start(job.state, phase).tensors())
+            for phase in job.task.phases
+        ),
+    ):
+        if not all(torch.equal(one[name], other[name]) for name in one):
+            reason = "gives other values when it is asked again: random numbers come from `fedproc.streams`"
+            raise MethodError(method.method.name, hook, reason, method)
 
 
 def _here(tensors: Tensors) -> Tensors:

@@ -247,7 +247,7 @@ def _phase(net: SerialNet, job: Job, phase: Phase, state: Tensors) -> tuple[Loca
         steps=torch.tensor(feed.steps, device=setting.device),
         class_counts=job.samples.class_counts,
         log_shares=job.samples.log_shares,
-        phase=phase.name,
+        phase=phase,
     )
     losses = train_lanes(net, feed, job, phase, local)
     with torch.no_grad():

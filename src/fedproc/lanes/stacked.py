@@ -391,10 +391,19 @@ def naming(jobs: Sequence[Job], places: Sequence[int]) -> Iterator[None]:
     except LaneError:
         raise
     except MethodError as error:
-        its = [place for job, place in zip(jobs, places, strict=True) if job.setting.method.method.name == error.method]
-        raise LaneError(its, jobs[0].task, error) from error
+        raise LaneError(_concerned(error, jobs, places) or places, jobs[0].task, error) from error
     except Exception as error:
         raise LaneError(places, jobs[0].task, error) from error
+
+
+def _concerned(error: MethodError, jobs: Sequence[Job], places: Sequence[int]) -> list[int]:
+    """Whose hook it was: one experiment's, or for what lanes of a group have in common, that of all in the group."""
+    own = next((job.setting for job in jobs if job.setting.method is error.source), None)
+    if own is None:
+        return []
+    together = error.hook in ("loss", "correct", "displace")
+    pairs = zip(jobs, places, strict=True)
+    return [at for job, at in pairs if job.setting is own or (together and job.setting.group == own.group)]
 
 
 def _stack(tensors: Sequence[Tensors]) -> Tensors:

@@ -68,6 +68,9 @@ class Options(PrototypeOptions):
         return self
 
 
+PASSES = ("c0", "averaged")  # whose answers become prototypes
+
+
 class Prototypical(FedAvg):
     """The server's care of prototypes and the clients' two losses; `alpha` says how they are mixed."""
 
@@ -119,10 +122,12 @@ class Prototypical(FedAvg):
         return self._merged(super().receive(state, sums), sums)
 
     def collect_pass(self, state: Tensors, which: Pass, sums: Tensors, answer: Answer) -> Tensors:
-        return self._added(super().collect_pass(state, which, sums, answer), answer)
+        above = super().collect_pass(state, which, sums, answer)
+        return self._added(above, answer) if which.name in PASSES else above
 
     def receive_pass(self, state: Tensors, which: Pass, sums: Tensors) -> Tensors:
-        return self._merged(super().receive_pass(state, which, sums), sums)
+        above = super().receive_pass(state, which, sums)
+        return self._merged(above, sums) if which.name in PASSES else above
 
     def _added(self, sums: Tensors, answer: Answer) -> Tensors:
         """Prototypes are averaged over the clients that hold a class, or by how many samples of it they hold."""
@@ -166,8 +171,9 @@ class Prototypical(FedAvg):
             )  # fmt: skip
 
         cross_entropy = above["cross_entropy"]
-        assert isinstance(cross_entropy, Term)
-        above["cross_entropy"] = replace(cross_entropy, weight=self.cross_entropy_weight(alpha))
+        whole = cross_entropy if isinstance(cross_entropy, Term) else Term(cross_entropy)
+        weight = self.cross_entropy_weight(alpha)
+        above["cross_entropy"] = replace(whole, weight=weight if whole.weight is None else weight * whole.weight)
         return {**above, "prototype_loss": Term(pull, alpha)}
 
 
@@ -182,7 +188,7 @@ class FedProc(Prototypical):
     def depends_on_rounds(self) -> str | None:
         if self.options.alpha is None and self.options.horizon is None:
             return f"alpha falls to {self.options.floor:g} over all rounds"
-        return None
+        return super().depends_on_rounds()
 
     def alpha(self, t: int) -> float:
         options = self.options

@@ -17,7 +17,7 @@ Shapes: ... clients side by side, B batch, K classes, Q features, P parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -155,7 +155,7 @@ class Local:
     steps: Tensor
     class_counts: Tensor
     log_shares: Tensor
-    phase: str = "train"
+    phase: Phase = field(default_factory=lambda: Phase(1))
 
 
 @dataclass(frozen=True)
@@ -275,8 +275,8 @@ class Method:
         return {}
 
     def shares(self, samples: Sequence[int]) -> Sequence[float]:
-        """The share of each client that was asked in the merge of parameters, of which they have so many samples. Of
-        those that answer, shares are scaled to the same sum.
+        """The share of each client that was asked in the merge of parameters, of which they have so many samples; they
+        sum to 1. Of those that answer, shares are scaled to that sum again.
         """
         return [count / sum(samples) for count in samples]
 
@@ -346,7 +346,9 @@ class Method:
         return None
 
     def loss(self, batch: Batch, local: Local) -> Terms:
-        """What is minimised: the sum of these, each times its weight."""
+        """What is minimised: the sum of these, each times its weight. Gradients reach the network through batch.z and
+        batch.logits alone: the gradient of a term of the parameters themselves is added in `correct`.
+        """
         return {}
 
     def logits(self, batch: Batch, local: Local) -> Tensor:
@@ -395,8 +397,9 @@ UNUSUAL = 0.75  # how much alike a name and a hook's are that one takes for the 
 
 def _check_names(cls: type[Method]) -> None:
     """Refuse a hook that is misspelt, or has the name it had in an earlier version: it would never be called."""
-    above = {name for base in cls.__mro__[1:] for name in vars(base)}
-    for name in vars(cls):
+    foreign = [base for base in cls.__mro__[1:] if base is not object and not issubclass(base, Method)]
+    above = {name for base in cls.__mro__[1:] if base not in foreign for name in vars(base)}
+    for name in (name for base in (cls, *foreign) for name in vars(base)):
         if name.startswith("_") or name in above:
             continue
         if name in RENAMED:
@@ -418,7 +421,7 @@ def _merged_options(cls: type[Method]) -> type[Options]:
     fields: dict[str, type[Options]] = {}
     for options in found:
         for name, info in options.model_fields.items():
-            if name in fields and fields[name].model_fields[name] != info:
+            if name in fields and repr(fields[name].model_fields[name]) != repr(info):
                 raise TypeError(
                     f"{cls.__name__}: both {fields[name].__module__} and {options.__module__} have an option {name}; "
                     "give the class an options_type of its own"

@@ -59,6 +59,8 @@ class Moon(FedAvg):
         return {**super().first_client_state(client, sent, fresh), **previous, "has_previous": none}
 
     def next_client_state(self, local: Local) -> Tensors:
+        if not local.phase.returns:
+            return super().next_client_state(local)
         previous = {f"previous_{name}": tensor for name, tensor in local.weights.tensors().items()}
         one = torch.ones_like(local.state["has_previous"])
         return {**super().next_client_state(local), **previous, "has_previous": one}

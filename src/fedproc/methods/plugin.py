@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -70,4 +71,7 @@ def _run(path: str, content: bytes) -> tuple[type[Method], ...]:
     made = [method for method in made if "name" in vars(method)]
     if not made:
         raise InputError(f"--plugin {path}: defines no method: expected a subclass of FedAvg with a `name`")
+    for method in made:
+        if not isinstance(method.name, str) or re.fullmatch("[a-z0-9][a-z0-9-]*", method.name) is None:
+            raise InputError(f"--plugin {path}: its method {method.name!r}: expected a name of a-z, 0-9 and -")
     return tuple(made)

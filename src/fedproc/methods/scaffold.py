@@ -73,4 +73,5 @@ class Scaffold(FedAvg):
         return {**super().first_client_state(client, sent, fresh), "control": torch.zeros_like(sent.params)}
 
     def next_client_state(self, local: Local) -> Tensors:
-        return {**super().next_client_state(local), "control": self._new_control(local)}
+        above = super().next_client_state(local)
+        return {**above, "control": self._new_control(local)} if local.phase.returns else above

@@ -46,7 +46,7 @@ def encode_task(task: Task) -> bytes:
             "may_be_infinite": sorted(expects.may_be_infinite),
         },
         "settings": dict(task.settings),
-        "phases": [[p.epochs, p.name, p.trains, p.returns] for p in task.phases],
+        "phases": [[p.epochs, p.name, p.trains, p.returns, p.second] for p in task.phases],
         "means": task.means,
         "covariances": task.covariances,
         "run": task.run,
@@ -125,7 +125,7 @@ def _unpack(what: str, content: bytes) -> tuple[dict[str, Tensor], dict[str, Any
         if about["what"] != what:
             raise Refused(f"is a {about['what']}, expected a {what}")
         return load(content), about
-    except (KeyError, TypeError, ValueError, SafetensorError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError, SafetensorError) as error:
         if isinstance(error, Refused):
             raise
         raise Refused(f"not a {what}: {type(error).__name__}: {error}") from error

@@ -61,8 +61,9 @@ def measures(payload: Payload) -> dict[str, Any]:
 def mean_measures(each: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The mean over several models: numbers one by one, classes one by one, confusions added."""
     found: dict[str, Any] = {}
-    for name, first in each[0].items():
+    for name in dict.fromkeys(name for measured in each for name in measured):
         values = [measured[name] for measured in each if name in measured]
+        first = values[0]
         if name == "confusion":
             found[name] = [[sum(cells) for cells in zip(*rows, strict=True)] for rows in zip(*values, strict=True)]
         elif isinstance(first, list):

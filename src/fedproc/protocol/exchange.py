@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 
 from fedproc.protocol.guard import Refused, admit
 from fedproc.protocol.payload import Payload
 from fedproc.protocol.task import Kind, Reply, Task
 
 Consume = Callable[[Task, Payload], None]
+
+
+def _sane(seconds: object) -> dict[str, float]:
+    """The times of a reply, of which those that are none are left out: they only observe."""
+    if not isinstance(seconds, Mapping):
+        return {}
+    numbers = {name: spent for name, spent in seconds.items() if isinstance(spent, (int, float))}
+    return {str(name): float(spent) for name, spent in numbers.items() if math.isfinite(spent) and spent >= 0}
 
 
 class Exchange:
@@ -37,7 +46,7 @@ class Exchange:
         task = self.tasks[place]
         if place < self._next or place in self._waiting:
             raise ValueError(f"task {place} has been answered already")
-        for name, spent in reply.seconds.items():
+        for name, spent in _sane(reply.seconds).items():
             self.seconds[name] = self.seconds.get(name, 0.0) + spent
         payload: Payload | None = None
         try:

@@ -43,9 +43,10 @@ def measure(
     found, seconds = yield from _ask(tasks, t)
     prefix = _prefix(held_out)
     measured = _named(prefix, found[0])
-    for one, each in zip(candidates[1:], found[1:], strict=True):
-        measured |= {f"{prefix}{one.name}_{name}": each[name] for name in BESIDE}
-    return measured, seconds
+    others = {one.name: {name: each[name] for name in BESIDE} for one, each in zip(candidates, found, strict=True)}
+    del others[""]
+    measured |= {f"{prefix}averaged_{name}": value for name, value in others.pop("averaged", {}).items()}
+    return {**measured, f"{prefix}final_models": others} if others else measured, seconds
 
 
 def measure_clients(
@@ -57,6 +58,9 @@ def measure_clients(
     expects = evaluation.expected(classes, len(sizes))
     t = tasks[0].round
     found, seconds = yield from _ask([replace(task, expects=expects) for task in tasks], t)
+    for task, each in zip(tasks, found, strict=True):
+        if not bool(task.payload.tensors["known"].any()):
+            del each["prototype_accuracy"]  # a client without prototypes is no part of that mean
     measured = evaluation.mean_measures(found)
     theirs = [each["client_accuracies"][task.client] for each, task in zip(found, tasks, strict=True)]
     held = [accuracy for accuracy in theirs if accuracy is not None]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedproc import streams
-from fedproc.errors import Diverged
+from fedproc.errors import Diverged, MethodError
 from fedproc.protocol import postprocess
 from fedproc.protocol.diagnostics import Diagnostics
 from fedproc.protocol.exchange import Exchange
@@ -245,9 +245,12 @@ class _Round:
         record = self._record(sums, settings, state)
         if plan.evaluates(t):
             last = t + 1 == plan.rounds
-            if last:
-                # for the last evaluation: what the method makes of it is no part of the state
-                yield from self._passes(self._method.closing(), state.weights)
+            if last and (closing := self._method.closing()):
+                # for the last evaluation: what comes of it is no part of the state, and on record by itself, since
+                # a run that is continued with more rounds has another last one
+                self._up, self._down, self._refused = 0, 0, {}
+                yield from self._passes(closing, state.weights)
+                record["closing"] = self._traffic()
             measured, seconds, diagnostics = yield from self._evaluate(state, last)
             self._seconds["evaluation"] += seconds
             record |= measured
@@ -273,7 +276,7 @@ class _Round:
         plan, method, before, t = self._plan, self._method, self._before, self._t
         payload = Payload({**self._sent.tensors(), **method.send(self._own)})
         means = method.class_means(t)
-        diagnose = means is None and method.prototypes(self._own) is None and plan.evaluates(t)
+        diagnose = method.prototypes(self._own) is None and plan.evaluates(t)
         expects = self._expected_training(means, diagnose)
         samples = [before.sizes[client] for client in self._asked]
         by_samples = dict(zip(self._asked, mean_share(samples), strict=True)) if samples else {}
@@ -339,14 +342,14 @@ class _Round:
     def _thawed(self, params: Tensor, start: Tensor) -> Tensor:
         """What no phase trains stays to the bit, whatever momentum the server has."""
         trains = {phase.trains for phase in self._method.phases(self._t)}
-        if len(trains) != 1 or trains == {"all"} or self._plan.shared is not None:
+        if len(trains) != 1 or trains == {"all"}:
             return params
-        moved, still = (params, start.clone()) if trains == {"classifier"} else (start, params.clone())
-        still[self._plan.classifier] = moved[self._plan.classifier]
-        return still
+        shared, classifier = self._plan.shared, self._plan.classifier
+        places = torch.arange(len(params)) if shared is None else shared.params
+        inside = ((places >= classifier.start) & (places < classifier.stop)).to(params.device)
+        return torch.where(inside if trains == {"classifier"} else ~inside, params, start)
 
     def _record(self, sums: TrainingSums, settings: Record, state: State) -> Record:
-        crossing = self._method.federated
         record: Record = {"round": self._t + 1}
         if sums.clients:
             losses = sums.losses(self._everyone)
@@ -358,15 +361,18 @@ class _Round:
             "alpha": settings.get("alpha", 0.0),
             "clients": sums.clients,
             "samples": sums.samples,
-            "bytes_up": self._up if crossing else 0,
-            "bytes_down": self._down if crossing else 0,
+            **self._traffic(),
         }
         if sums.clients and not self._alone:
             record["update_norm"] = float(length(state.weights.params - self._before.weights.params))
             record["client_drift"] = sums.drift()
-        if self._refused:
-            record["refused"] = self._refused
         return record
+
+    def _traffic(self) -> Record:
+        """What crossed in this round so far, and which answers were refused."""
+        crossing = self._method.federated
+        found: Record = {"bytes_up": self._up if crossing else 0, "bytes_down": self._down if crossing else 0}
+        return {**found, "refused": self._refused} if self._refused else found
 
     @property
     def _alone(self) -> bool:
@@ -381,7 +387,13 @@ class _Round:
         diagnostics = self._diagnostics.settled(regular) if own is None else state.diagnostics
         shown = own or Diagnostics.shown(diagnostics, method.classes, method.features, state.weights.params)
         if plan.shared is not None:
-            where = _there(state) if not self._alone else self._accepted
+            if last and method.final_models(state.weights, self._own):
+                reason = "clients have models of their own here, beside which no others are evaluated"
+                raise MethodError(method.name, "final_models", reason)
+            trained = [client for client, accepted in enumerate(state.accepted) if accepted >= 0]
+            where = trained if self._alone else _there(state)
+            if not where:
+                return {}, 0.0, diagnostics
             tasks = [
                 _task(
                     plan, state, Kind.EVALUATE, client,
@@ -412,7 +424,8 @@ class _Round:
         tensors |= method.returns(weights.params.shape[-1], weights.params.dtype)
         if means is not None or diagnose:
             tensors |= _means_shapes(self._plan, weights)
-        return Expected(tensors, {}, MEANS if diagnose else frozenset(), frozenset({"losses"}))
+        only_observe = MEANS if diagnose and means is None else frozenset()
+        return Expected(tensors, {}, only_observe, frozenset({"losses"}))
 
 
 def _there(state: State) -> list[int]:

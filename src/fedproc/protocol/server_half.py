@@ -40,6 +40,9 @@ class ServerHalf(Protocol):
     """A method at the server. `state` is what it keeps between rounds, its own alone."""
 
     @property
+    def name(self) -> str: ...
+
+    @property
     def rounds(self) -> int: ...
 
     @property

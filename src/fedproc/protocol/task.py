@@ -27,12 +27,14 @@ class Kind(StrEnum):
 class Phase:
     """A part of a client's round: how many epochs, which part of the network is trained (the rest is frozen; where that
     is the features, they are in evaluation mode), and whether the weights it ends with are the client's answer.
+    `second`: it trains another model than the client's part of the global one.
     """
 
     epochs: int
     name: str = "train"
     trains: Trains = "all"
     returns: bool = True
+    second: bool = False
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,11 @@ from fedproc.runs.schema import CheckpointFile, CheckpointValues, checked, read_
 
 SCHEMA = 2
 SHARD = 15_000_000
-DTYPES = {str(d).removeprefix("torch."): d for d in (torch.float32, torch.float64, torch.int64, torch.bool)}
+KINDS = (
+    torch.float32, torch.float64, torch.float16, torch.bfloat16,
+    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
+)  # fmt: skip
+DTYPES = {str(d).removeprefix("torch."): d for d in KINDS}
 
 
 class Damaged(RunError):

@@ -27,7 +27,7 @@ from fedproc.files import TEMPORARY, naming, sweep, write_file, write_json
 from fedproc.runs import checkpoint, lines
 from fedproc.runs.checkpoint import Checkpoint
 from fedproc.runs.lock import Lock, expect_folder
-from fedproc.runs.result import evaluated, without_evaluation
+from fedproc.runs.result import as_one_of_many, evaluated, result_checksum
 from fedproc.runs.saved import OURS, completed, read_result
 from fedproc.runs.schema import FORMAT, ConfigFile, ConfusionLine, EnvironmentFile, MetricsLine, Schema, read, read_json
 
@@ -165,10 +165,11 @@ class RunFolder:
 
     def _reopen(self, old: int, eval_every: int) -> None:
         """The old last round was evaluated, and its clients' models kept, only because it was the last."""
-        if self.result() is not None and old % eval_every:
+        if self.result() is not None:
             self._lock.check()
-            records = [without_evaluation(r) if r["round"] == old else r for r in self.metrics()]
-            confusions = [r for r in self.confusions() if r["round"] != old]
+            last, irregular = self.metrics()[-1:], old % eval_every != 0
+            records = [*self.metrics()[:-1], *(as_one_of_many(record, irregular) for record in last)]
+            confusions = [r for r in self.confusions() if not irregular or r["round"] != old]
             new = {"metrics.jsonl": records, "confusion.jsonl": confusions}
             accepted = {name: [lines.checksum_of(each)] for name, each in new.items()}
             checkpoint.confirm(self._file("checkpoint"), old, accepted)
@@ -197,17 +198,20 @@ class RunFolder:
     def write_environment(self, environment: Record) -> None:
         write_json(self._file("environment.json"), environment)
 
-    def has_partition(self) -> bool:
-        return self._file("partition.json").exists()
-
     def write_partition(
         self, class_names: Sequence[str], counts: Sequence[Sequence[int]], client_names: Sequence[str] = ()
     ) -> None:
-        """One line per client; their names, where each has one."""
-        lines = ",\n    ".join(json.dumps(list(row)) for row in counts)
+        """One line per client; their names, where each has one. A file that is there must say the same."""
+        rows = ",\n    ".join(json.dumps(list(row)) for row in counts)
         names = {"class_names": class_names, "client_names": client_names if len(client_names) == len(counts) else []}
         heads = "".join(f'  "{name}": {json.dumps(list(each))},\n' for name, each in names.items() if each)
-        text = f'{{\n{heads}  "counts": [\n    {lines}\n  ]\n}}\n'
+        text = f'{{\n{heads}  "counts": [\n    {rows}\n  ]\n}}\n'
+        path = self._file("partition.json")
+        if path.exists():
+            with self._way_out():
+                if read_json(path) != json.loads(text):
+                    raise InputError(f"{path}: not who holds what in this run")
+            return
         write_file(self._file("partition.json"), lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
     def result(self) -> Record | None:
@@ -216,7 +220,8 @@ class RunFolder:
 
     def write_result(self, result: Record) -> None:
         self._lock.check()
-        write_json(self._file("result.json"), {**result, "metrics_checksum": self._last("metrics.jsonl")[1]})
+        whole = {**result, "metrics_checksum": self._last("metrics.jsonl")[1]}
+        write_json(self._file("result.json"), {**whole, "checksum": result_checksum(whole)})
 
     def metrics(self) -> list[Record]:
         """One record per round."""

@@ -84,7 +84,7 @@ def _read(path: Path, schema: type[Schema]) -> tuple[list[Record], str]:
     for number, text in enumerate(texts, 1):
         try:
             line = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path}: line {number} is not JSON: {error}") from error
         if not isinstance(line, dict):
             raise InputError(f"{path}: line {number}: expected an object, got {json.dumps(line)[:60]}")

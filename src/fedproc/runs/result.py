@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -45,8 +47,7 @@ def summarise(records: Sequence[Record], held_out: str, target: float | None = N
         f"{prefix}final_prototype_accuracy": evaluated[-1][nearest],
         f"{prefix}last10_prototype_accuracy": sum(record[nearest] for record in last) / len(last),
         **extra,
-        "bytes_up": sum(record["bytes_up"] for record in records),
-        "bytes_down": sum(record["bytes_down"] for record in records),
+        **{name: sum(_crossed(record, name) for record in records) for name in ("bytes_up", "bytes_down")},
         "seconds": seconds,
         "samples_per_second": sum(record["samples"] for record in records) / seconds,
     }
@@ -63,15 +64,30 @@ def complaint(path: Path, result: Record, records: Sequence[Record]) -> str | No
     return None if last == result["rounds"] else f"metrics.jsonl beside it ends with round {last} of {result['rounds']}"
 
 
+def _crossed(record: Record, name: str) -> int:
+    return int(record[name]) + int(record.get("closing", {}).get(name, 0))
+
+
+def result_checksum(result: Record) -> str:
+    """Of what a result.json says."""
+    said = {name: value for name, value in result.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+
+
 def evaluated(record: Record) -> bool:
     """Whether the round was evaluated."""
     return "test_accuracy" in record or "val_accuracy" in record
 
 
-def without_evaluation(record: Record) -> Record:
-    """A record as it is in a round that is not evaluated."""
-    names = ("balanced_accuracy", "macro_f1", "auc", "class_accuracy", "prototype_accuracy", "own_accuracy")
-    prefixes = ("test_", "val_", "averaged_", "client_accuracy")
+def as_one_of_many(record: Record, unevaluated: bool) -> Record:
+    """The record of a last round as it is when more follow: without what comes after the last, and without its
+    evaluation where that was not its turn.
+    """
+    names: tuple[str, ...] = ("closing", "final_models", "val_final_models")
+    prefixes: tuple[str, ...] = ()
+    if unevaluated:
+        names += ("balanced_accuracy", "macro_f1", "auc", "class_accuracy", "prototype_accuracy", "own_accuracy")
+        prefixes = ("test_", "val_", "averaged_", "client_accuracy")
     return {name: value for name, value in record.items() if name not in names and not name.startswith(prefixes)}
 
 

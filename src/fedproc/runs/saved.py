@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fedproc.errors import InputError
 from fedproc.methods import METHODS
 from fedproc.runs.lines import last_checksum, read_lines
-from fedproc.runs.result import complaint
+from fedproc.runs.result import complaint, result_checksum
 from fedproc.runs.schema import (
     ConfigFile,
     ConfusionLine,
@@ -170,4 +170,6 @@ def read_result(folder: Path, metrics: Sequence[Record]) -> Record | None:
     confirmed = result.get("metrics_checksum")  # of the first format: none
     if confirmed and confirmed != last_checksum(folder / "metrics.jsonl", MetricsLine):
         raise InputError(f"{path}: made from other lines than those in metrics.jsonl beside it")
-    return {name: value for name, value in result.items() if name != "metrics_checksum"}
+    if result.get("checksum") not in (None, result_checksum(result)):
+        raise InputError(f"{path}: its checksum is wrong: it was changed")
+    return {name: value for name, value in result.items() if name not in ("metrics_checksum", "checksum")}

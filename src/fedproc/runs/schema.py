@@ -153,7 +153,7 @@ def read_json(path: Path) -> Record | None:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     if not isinstance(found, dict):
         raise InputError(f"{path}: expected a JSON object")

@@ -23,7 +23,7 @@ from fedproc.protocol.task import Kind
 from fedproc.runs.provenance import environment
 from fedproc.simulation.interrupt import Interrupt
 from fedproc.simulation.preparation import Library
-from fedproc.simulation.session import Session
+from fedproc.simulation.session import Session, failed_result, from_plugin
 
 Record = dict[str, Any]
 
@@ -89,11 +89,17 @@ def run_all(
     watcher = watcher or Nobody()
     library = Library()
     sessions: list[Session] = []
+    broken: dict[str, Record] = {}  # results of runs whose method could not even be made
     try:
         for label, (experiment, _) in experiments.items():
-            sessions.append(Session(experiment, library, label))
-        _check(sessions)
-        for session, (_, path) in zip(sessions, experiments.values(), strict=True):
+            try:
+                sessions.append(Session(experiment, library, label))
+            except MethodError as error:
+                broken[label] = failed_result(experiment.method, label, 1, str(error))
+        if sessions:
+            _check(sessions)
+        for session in sessions:
+            path = experiments[session.label][1]
             if path is not None:
                 session.claim(path, fresh)
         for session in sessions:
@@ -105,9 +111,13 @@ def run_all(
                 watcher.begin(sessions, executor)
                 drive(unfinished, executor, watcher, interrupt)
                 _record(unfinished, executor, work_of(executor))
-        return [
-            Run(s.experiment, s.label, s.result or {}, s.records, s.folder.path if s.folder else None) for s in sessions
-        ]
+        made = {
+            s.label: Run(s.experiment, s.label, s.result or {}, s.records, s.folder.path if s.folder else None)
+            for s in sessions
+        }
+        for label, result in broken.items():
+            made[label] = Run(experiments[label][0], label, result, [], None)
+        return [made[label] for label in experiments]
     finally:
         watcher.end()
         for session in sessions:
@@ -253,8 +263,8 @@ def _do(asked: Waiting, executor: Executor) -> None:
     for session, exchange in asked:
         try:
             left += [(session, exchange, place, job) for place, job in enumerate(session.jobs(exchange))]
-        except MethodError as error:
-            session.fail(error)
+        except Exception as error:
+            session.fail_or_raise(error)
     while left:
         taken: set[int] = set()
 
@@ -264,16 +274,16 @@ def _do(asked: Waiting, executor: Executor) -> None:
             if session.result is None:
                 try:
                     session.take(exchange, place, outcome)
-                except MethodError as error:
-                    session.fail(error)
+                except Exception as error:
+                    session.fail_or_raise(error)
 
         try:
             executor.execute([job for _, _, _, job in left], take)
             break
         except LaneError as error:
-            if not isinstance(error.error, MethodError):
-                raise
             failing = {id(left[at][0]) for at in error.places}
+            if not failing or not (isinstance(error.error, MethodError) or from_plugin(error.error)):
+                raise
             for session in {id(s): s for s, _, _, _ in left if id(s) in failing}.values():
                 session.fail(error)
             left = [each for at, each in enumerate(left) if at not in taken and id(each[0]) not in failing]

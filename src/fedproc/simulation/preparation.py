@@ -16,7 +16,7 @@ from fedproc.errors import InputError
 from fedproc.experiment import Experiment
 from fedproc.lanes import Bank, ClientData, Setting
 from fedproc.lanes.evaluate import HeldOut
-from fedproc.methods.checked import CheckedClient, CheckedServer
+from fedproc.methods.checked import CheckedClient, CheckedServer, holdings, made_method
 from fedproc.methods.merges import MERGES
 from fedproc.methods.method import ClientProblem, ServerProblem, TensorInfo
 from fedproc.methods.server_steps import SERVER_STEPS
@@ -94,7 +94,7 @@ def prepare(
     kind = e.method_type
     train = images.train
     held = hold_out(deal(e, images), train.labels, e.val_fraction, e.data_seed, train.groups)
-    training = kind.holdings([own for own, _ in held])
+    training = holdings(kind, [own for own, _ in held], len(train.labels))
     spec = network_spec(e, images)
     network = build(spec, e.model_seed)
     if e.encoder_weights is not None:
@@ -115,8 +115,11 @@ def prepare(
         server_beta=e.server_beta,
         server_lr=e.server_lr,
     )
-    method = kind(e.options, at_client, at_server)
-    shared = layout.shared(lambda name, shape, layer: method.personal(TensorInfo(name, shape, layer)))
+    method = made_method(kind, e.options, at_client, at_server)
+    server = CheckedServer(method)
+    shared = layout.shared(lambda name, shape, layer: server.personal(TensorInfo(name, shape, layer)))
+    if shared is not None and e.average_weights:
+        raise InputError(f"--average-weights {e.average_weights}: {e.method} has models of each client's own")
     bank = library.bank(images, "train", device)
     setting = Setting(
         method=CheckedClient(method.client_half(), shared),
@@ -134,8 +137,8 @@ def prepare(
     )
     names = site_names(e, images)
     plan = Plan(
-        method=CheckedServer(method),
-        rounds=method.rounds,
+        method=server,
+        rounds=server.rounds,
         clients=names if len(names) == len(training) else [str(client) for client in range(len(training))],
         sample=e.sample,
         lr=e.lr,
@@ -188,8 +191,8 @@ def _held_out(
         if not len(index):
             raise InputError(f"--val-fraction {e.val_fraction}: leaves no validation sample; take a larger one")
         owner = np.repeat(np.arange(len(validation)), [len(val) for val in validation])
-        if len(training) == 1:
-            owner = np.zeros_like(owner)
+        if len(training) != len(validation):  # clients that are none of the partition's
+            owner = np.zeros_like(owner) if len(training) == 1 else np.full_like(owner, -1)
     else:
         part, index = "test", np.arange(len(images.test))
         counts = class_counts(list(training), images.train.labels, images.classes)

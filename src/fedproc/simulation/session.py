@@ -103,9 +103,8 @@ class Session:
         try:
             self.states.place(folder.path / "clients")
             folder.settle(self._config)
-            if not folder.has_partition():
-                names = site_names(self.experiment, self.images)
-                folder.write_partition(self.images.class_names, self._held_counts(), names)
+            names = site_names(self.experiment, self.images)
+            folder.write_partition(self.images.class_names, self._held_counts(), names)
             self.result = folder.result()
             if self.result is not None and self.result["status"] == "failed":
                 folder.forget_result()  # what failed is tried again
@@ -134,7 +133,10 @@ class Session:
     def cohort(self) -> int:
         """The most clients that train together."""
         sizes = self.client_sizes
-        return len(self.plan.method.knowing(sizes).participants(0, cohort(self.plan, sizes, 0)))
+        try:
+            return max(1, len(self.plan.method.knowing(sizes).participants(0, cohort(self.plan, sizes, 0))))
+        except MethodError:  # which ends the run when its turn comes
+            return len(sizes)
 
     def advance(self) -> Exchange | None:
         """Let the round loop go on: note what it finished, and return what it asks for next. What sites answer by
@@ -156,14 +158,22 @@ class Session:
             self._finish()
         except Diverged as divergence:
             self._end(divergence, "diverged")
-        except MethodError as error:
-            self.fail(error)
+        except Exception as error:
+            self.fail_or_raise(error)
         return None
+
+    def fail_or_raise(self, error: Exception) -> None:
+        """What a person's own code did ends this run; everything else is ours."""
+        if not (isinstance(error, MethodError) or from_plugin(error)):
+            raise error
+        self.fail(error)
 
     def fail(self, error: Exception) -> None:
         """A person's own code failed: this run is over, and says where it was."""
-        reason = error.error if isinstance(error, LaneError) else error
-        self._end(Failed(self.state.round + 1, str(reason)), "failed")
+        cause = error.error if isinstance(error, LaneError) else error
+        plain = isinstance(cause, (MethodError, LaneError))
+        reason = str(cause) if plain else f"method {self.experiment.method}: {type(cause).__name__}: {cause}"
+        self._end(Failed(self.state.round + 1, reason), "failed")
 
     def jobs(self, exchange: Exchange) -> list[Job]:
         """What lanes have to do for an exchange."""
@@ -226,13 +236,7 @@ class Session:
         """The run ends before its last round."""
         self.ended = error
         self.save()
-        result = {
-            "method": self.experiment.method,
-            "label": self.label,
-            "status": status,
-            "round": error.round,
-            "reason": error.reason,
-        }
+        result = {**failed_result(self.experiment.method, self.label, error.round, error.reason), "status": status}
         if self.folder is not None:
             self.states.sweep(self._now[1], self.folder.finish_checkpoints())
             self.folder.write_result(result)
@@ -279,3 +283,18 @@ def _pop_confusion(record: Record) -> Record | None:
     """The confusion matrix of a record, which goes to a file of its own."""
     name = next((name for name in ("confusion", "val_confusion") if name in record), None)
     return None if name is None else {"round": record["round"], "confusion": record.pop(name)}
+
+
+def failed_result(method: str, label: str, round_number: int, reason: str) -> Record:
+    """What result.json holds of a run that a person's own code ended."""
+    return {"method": method, "label": label, "status": "failed", "round": round_number, "reason": reason}
+
+
+def from_plugin(error: BaseException) -> bool:
+    """Whether code of a plugin was being run when this was raised."""
+    trace = error.__traceback__
+    while trace is not None:
+        if str(trace.tb_frame.f_globals.get("__name__", "")).startswith("fedproc_plugin_"):
+            return True
+        trace = trace.tb_next
+    return error.__cause__ is not None and from_plugin(error.__cause__)
