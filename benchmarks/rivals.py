@@ -34,7 +34,7 @@ from rich.table import Table
 
 from fedproc import Experiment
 from fedproc.lanes import cores
-from fedproc.protocol.rounds import cohort
+from fedproc.protocol.plan import cohort
 from fedproc.runs.provenance import environment
 from fedproc.simulation.preparation import Library
 from fedproc.simulation.session import Session

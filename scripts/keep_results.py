@@ -19,25 +19,30 @@ from typing import Any
 
 from fedproc.comparison.compare import Comparison, Row, rows_in, summary, usual_order, usual_reference
 from fedproc.files import write_json
+from fedproc.runs.lines import append_line, read_lines
+from fedproc.runs.schema import ConfusionLine
 
 PLACES = ("--data-dir", "--out", "--import")
 
 
 def without_places(config: dict[str, Any]) -> dict[str, Any]:
-    return {**config, "data_dir": "DIR"} if config.get("data_dir") else config
+    there = {"data_dir": "DIR"} if config.get("data_dir") else {}
+    if config.get("plugin"):
+        there["plugin"] = [Path(path).name for path in config["plugin"]]
+    return {**config, **there}
 
 
 def without_paths(environment: dict[str, Any]) -> dict[str, Any]:
     words = environment["command"]
-    kept = ["DIR" if before in PLACES else word for before, word in zip(["", *words], words, strict=False)]
-    return {**environment, "command": kept}
+    shown = ["DIR" if before in PLACES else word for before, word in zip(["", *words], words, strict=False)]
+    return {**environment, "command": shown}
 
 
 def compared(folder: Path) -> dict[str, Any]:
     """What the runs FOLDER/<label>/seed-<n> come to, methods in their usual order, variants after them."""
-    kept = rows_in(folder)
-    order = usual_order(list(kept))
-    return summary(Comparison([Row.of(label, kept[label]) for label in order], folder, usual_reference(order)))
+    found = rows_in(folder)
+    order = usual_order(list(found))
+    return summary(Comparison([Row.of(label, found[label]) for label in order], folder, usual_reference(order)))
 
 
 def main() -> None:
@@ -52,8 +57,9 @@ def main() -> None:
             if (result.parent / name).exists():
                 (home / name).write_bytes((result.parent / name).read_bytes())
         if (result.parent / "confusion.jsonl").exists():
-            *_, last = (result.parent / "confusion.jsonl").read_text(encoding="utf-8").splitlines()
-            (home / "confusion.jsonl").write_text(last + "\n", encoding="utf-8")
+            *_, last = read_lines(result.parent / "confusion.jsonl", ConfusionLine)
+            (home / "confusion.jsonl").unlink(missing_ok=True)
+            append_line(home / "confusion.jsonl", last, "")
         print(home)
     for exhibit in sorted(source.rglob("exhibit.json")):
         home = target / exhibit.parent.relative_to(source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from fedproc.report.gather import gather
 from fedproc.statistics import Paired, compare
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
-from keep_results import compared
+from keep_results import compared as compared_in
 
 DOCS = Path(__file__).parent.parent / "docs" / "results"
 NAMES = {
@@ -49,7 +50,7 @@ ABLATED = {
 @pytest.mark.parametrize("folder", [path.parent for path in sorted(DOCS.rglob("comparison.json"))], ids=str)
 def test_kept_comparisons_are_those_of_the_kept_runs(folder: Path) -> None:
     kept = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
-    assert alike(json.loads(json.dumps(compared(folder))), kept)
+    assert alike(json.loads(json.dumps(compared_in(folder))), kept)
 
 
 def test_kept_exhibits_are_those_of_the_kept_runs(tmp_path: Path) -> None:
@@ -197,3 +198,12 @@ def test_readmes_first_table(rows: dict[str, dict[str, str]]) -> None:
     assert "({difference} points, {interval})".format(**best["fedproc-best"]) in text
     for line, name in (("to FedAvg on the same seeds", "difference"), ("95 % interval", "interval")):
         assert table[line] == [rows[label].get(name, "") for label in order]
+
+
+def test_what_is_kept_of_new_runs_is_read_again(compared: Path, tmp_path: Path) -> None:
+    script = Path(__file__).parent.parent / "scripts" / "keep_results.py"
+    subprocess.run([sys.executable, str(script), str(compared), str(tmp_path / "kept")], check=True)
+    found = gather([tmp_path / "kept"])
+    assert len(found.runs) == 4 and all(run.result["status"] == "finished" for run in found.runs)
+    assert all(run.confusion is not None for run in found.runs)
+    assert (tmp_path / "kept" / "comparison.json").is_file()

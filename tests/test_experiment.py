@@ -30,7 +30,7 @@ def test_precedence_is_given_preset_data_set() -> None:
 
 
 def test_an_unknown_method_is_told_all_there_are() -> None:
-    with pytest.raises(InputError, match=r"--method magic: expected fedavg, fedproc, .*solo or central"):
+    with pytest.raises(InputError, match=r"method magic: expected fedavg, fedproc, .*solo or central"):
         Experiment(method="magic")
 
 
@@ -83,4 +83,18 @@ def test_config_gives_the_experiment_back(method: str) -> None:
 def test_bad_input_is_one_sentence(given: dict[str, object], sentence: str) -> None:
     with pytest.raises(InputError) as caught:
         Experiment(**given)
-    assert str(caught.value) == sentence
+    assert caught.value.with_flags == sentence
+
+
+def test_errors_name_fields_in_python_and_flags_on_the_command_line() -> None:
+    with pytest.raises(InputError) as caught:
+        Experiment(lr=0.1, lr_floor=0.2)
+    assert str(caught.value) == "lr_floor 0.2: expected at most lr 0.1"
+    assert caught.value.with_flags == "--lr-floor 0.2: expected at most --lr 0.1"
+    with pytest.raises(InputError) as caught:
+        Experiment(fedproc={"pass_mode": "odd"})
+    assert str(caught.value) == "fedproc.pass_mode odd: expected 'clean' or 'training'"
+    assert caught.value.with_flags == "--fedproc.pass-mode odd: expected 'clean' or 'training'"
+    with pytest.raises(InputError) as caught:
+        Experiment(nonsense=1)
+    assert str(caught.value) == "nonsense: no such option; `fedproc run --help` lists them all"

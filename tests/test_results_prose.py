@@ -207,7 +207,7 @@ IN_TITLE: list[tuple[str, str]] = [
     ("to FedAvg {d:.1f} ({low:.1f} to {high:+.1f}) and", "clients50/fedproc - clients50/fedavg"),
     ("(-2.2 to +0.7) and {d:.1f} ({low:.1f} to {high:.1f}).", "clients100/fedproc - clients100/fedavg"),
     ("FedProc loses {d:.1f} points with 50 clients ({low:.1f} to {high:.1f})", "main/fedproc - clients50/fedproc"),
-    ("and {d:.1f} with 100, 20 a round ({low:.1f} to {high:.1f})", "main/fedproc - clients100/fedproc"),
+    ("and {d:.1f} with 100, 20 per round ({low:.1f} to {high:.1f})", "main/fedproc - clients100/fedproc"),
     ("is {d:.1f} points ahead of FedProc as the paper", "main/author-code - main/fedproc"),
     ("as the paper has it (5 seeds, {low:.1f} to {high:+.1f};", "main/author-code - main/fedproc"),
     (
@@ -328,7 +328,7 @@ def test_cifar100_by_round() -> None:
             cells = [f"{mean(numbers(f'{run}:{what}')):.1f}" for what in of]
             assert f"| {shown} | {lr} | {' | '.join(cells)} |" in lines
             climbs.append(found(f"{run}:test_accuracy@20 - {run}:test_accuracy@15").difference / 5)
-    said = "by {:.1f} (FedAvg) and {:.1f} points (FedProc) a round at 0.01, by {:.1f} and {:.1f} at 0.1"
+    said = "by {:.1f} (FedAvg) and {:.1f} points (FedProc) per round at 0.01, by {:.1f} and {:.1f} at 0.1"
     assert said.format(*climbs) in TEXT
 
 

@@ -12,7 +12,8 @@ from conftest import ToyLibrary, Train, toy_experiment, toy_images
 from fedproc.errors import Diverged
 from fedproc.lanes import choose
 from fedproc.protocol import codec
-from fedproc.protocol.rounds import State, first_state, played
+from fedproc.protocol.plan import State, first_state
+from fedproc.protocol.rounds import played
 from fedproc.protocol.task import SERVER, Reply, Task
 from fedproc.protocol.weights import Weights
 from fedproc.simulation.session import Session

@@ -1,9 +1,16 @@
-"""What can go wrong, by whose turn it is: the person who typed it, or the machine that runs it."""
+"""What can go wrong: bad input, or the work itself.
+
+Texts are written with flags (`--min-size 3: ...`), which is what the command line prints; in Python they have the
+fields' names instead (`min_size 3: ...`).
+"""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9]*(?:[.-][a-z0-9]+)*)")
 
 
 def suggestion(word: str, known: Iterable[str], otherwise: str, alike: float = 0.6) -> str:
@@ -12,11 +19,29 @@ def suggestion(word: str, known: Iterable[str], otherwise: str, alike: float = 0
     return f"did you mean {close[0]}?" if close else otherwise
 
 
-class InputError(ValueError):
+class _Worded(Exception):
+    """An error whose text names fields: as flags on the command line, by their names in Python."""
+
+    @property
+    def with_flags(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+    def __str__(self) -> str:
+        parts = self.with_flags.split("`")  # what is quoted is a command, and stays
+        parts[::2] = [FLAG.sub(lambda found: found.group(1).replace("-", "_"), part) for part in parts[::2]]
+        return "`".join(parts)
+
+
+def with_flags(error: BaseException) -> str:
+    """An error's text as the command line prints it."""
+    return error.with_flags if isinstance(error, _Worded) else str(error)
+
+
+class InputError(_Worded, ValueError):
     """Bad input: one sentence that names the field, the value and what is allowed. Exit code 2."""
 
 
-class RunError(RuntimeError):
+class RunError(_Worded, RuntimeError):
     """The work itself failed (disk, network, divergence). Exit code 1."""
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationErr
 from fedproc.data import source_of
 from fedproc.data.augment import AUGMENTATIONS
 from fedproc.data.partition import PARTITIONS, clients_in_file
-from fedproc.errors import InputError
+from fedproc.errors import InputError, with_flags
 from fedproc.methods import METHODS
 from fedproc.methods.merges import MERGES
 from fedproc.methods.method import Method, Options
@@ -289,7 +289,8 @@ def _sentence(error: ValidationError, prefix: str = "") -> str:
     complaints = error.errors()
     first = complaints[0]
     if not first["loc"]:
-        text = str(first.get("ctx", {}).get("error", first["msg"]))
+        cause = first.get("ctx", {}).get("error")
+        text = with_flags(cause) if isinstance(cause, Exception) else first["msg"]
         return f"--{prefix}: {text}" if prefix and not text.startswith("--") else text
     path = ".".join(str(part) for part in ([prefix] if prefix else []) + list(first["loc"][:1]))
     if first["type"] == "extra_forbidden":

@@ -73,13 +73,13 @@ def test_bad_answers_leave_nothing_behind(server: str, cache: Path, name: str) -
     with pytest.raises(RunError) as caught:
         fetch(Download(f"{server}/{name}", MD5))
     assert files(cache) == []
-    for word in (name, str(cache), MD5, "--data-dir"):
+    for word in (name, str(cache), MD5, "data_dir"):
         assert word in str(caught.value)
 
 
 def test_offline_the_error_says_what_to_put_where(cache: Path) -> None:
     with pytest.raises(RunError) as caught:
         fetch(Download("http://127.0.0.1:1/cifar.tar.gz", MD5))
-    for word in ("cifar.tar.gz", str(cache), MD5, "--data-dir"):
+    for word in ("cifar.tar.gz", str(cache), MD5, "data_dir"):
         assert word in str(caught.value)
     assert files(cache) == []

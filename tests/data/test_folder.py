@@ -127,7 +127,7 @@ def test_a_test_class_that_train_lacks(tmp_path: Path) -> None:
 
 
 def test_names_that_are_nothing() -> None:
-    with pytest.raises(InputError, match="--data nonsense: expected fashion-mini"):
+    with pytest.raises(InputError, match="data nonsense: expected fashion-mini"):
         load("nonsense", None, None, 0.2, 0)
     with pytest.raises(InputError, match="no such folder"):
         load("./nonsense", None, None, 0.2, 0)

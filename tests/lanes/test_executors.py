@@ -192,7 +192,7 @@ def test_out_of_memory_halves_the_lanes(monkeypatch: pytest.MonkeyPatch, executo
 def test_streamed_lanes_are_no_more_than_streams() -> None:
     setting = toy_session(toy_images()).setting
     assert choose("streamed", 32, 1, [setting], 40).lanes == 32
-    with pytest.raises(InputError, match="--lanes 33: expected at most 32 with streamed lanes"):
+    with pytest.raises(InputError, match="lanes 33: expected at most 32 with streamed lanes"):
         choose("streamed", 33, 1, [setting], 40)
 
 
@@ -232,7 +232,7 @@ def test_sampled_clients_agree(train: Train) -> None:
 def test_dropout_runs_serially_and_repeats(train: Train) -> None:
     one, two = (train(network="toy_networks:DropoutNet", rounds=2) for _ in range(2))
     assert torch.equal(one.state.weights.params, two.state.weights.params)
-    with pytest.raises(InputError, match=r"cannot be stacked.*use --executor serial"):
+    with pytest.raises(InputError, match=r"cannot be stacked.*use executor serial"):
         train(executor="stacked", lanes=2, network="toy_networks:DropoutNet")
 
 

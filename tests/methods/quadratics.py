@@ -16,12 +16,14 @@ from torch import Tensor
 
 from fedproc.lanes.batches import Step
 from fedproc.lanes.local import outcome, train_lanes
-from fedproc.methods.checked import CheckedClient, CheckedServer
+from fedproc.methods.checked_client import CheckedClient
+from fedproc.methods.checked_server import CheckedServer
 from fedproc.methods.merges import MERGES
 from fedproc.methods.method import Batch, ClientProblem, Local, Method, ServerProblem, TensorInfo, Term
 from fedproc.methods.server_steps import SERVER_STEPS
 from fedproc.protocol.payload import Payload
-from fedproc.protocol.rounds import Plan, State, first_state, played
+from fedproc.protocol.plan import Plan, State, first_state
+from fedproc.protocol.rounds import played
 from fedproc.protocol.task import Kind, Phase, Reply, Task
 from fedproc.protocol.weights import Shared, Weights
 from fedproc.runs.client_states import ClientStates

@@ -397,7 +397,7 @@ def test_more_rounds_after_a_closing_pass_are_those_of_one_run(tmp_path: Path) -
 def test_names_that_are_taken_or_none_are_refused(name: str, tmp_path: Path) -> None:
     path = plugin(tmp_path, "pass")
     path.write_text(path.read_text().replace('"mine"', repr(name)))
-    with pytest.raises(InputError, match=r"--plugin.*its method"):
+    with pytest.raises(InputError, match=r"plugin.*its method"):
         toy_experiment(method=name, plugin=[path])
 
 

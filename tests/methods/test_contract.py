@@ -384,7 +384,7 @@ def test_a_comparison_with_a_failed_run_exits_with_1_and_names_it(tmp_path: Path
 def test_hooks_that_there_are_not_are_refused(body: str, words: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(f"from fedproc.methods.fedavg import FedAvg\nclass Mine(FedAvg):\n    name = 'mine'\n    {body}\n")
-    with pytest.raises(InputError, match=r"--plugin .*mine\.py: TypeError") as caught:
+    with pytest.raises(InputError, match=r"plugin .*mine\.py: TypeError") as caught:
         toy_experiment(method="mine", plugin=[path])
     assert words in str(caught.value)
 

@@ -74,7 +74,7 @@ def test_fedprox_reports_what_it_minimises() -> None:
     world = World(FedProx, [Client([1.0], [0.0], steps=2)], [1.0], rounds=1, options={"mu": 2.0})
     record = world.records[0]
     assert record["train_cross_entropy"] == pytest.approx((0.5 + 0.125) / 2)
-    assert record["train_proximal_term"] == pytest.approx((0 + 0.125) / 2)
+    assert record["train_squared_distance"] == pytest.approx((0 + 0.25) / 2)
     assert record["train_loss"] == pytest.approx((0.5 + 0.125 + 0.25) / 2)
 
 
@@ -84,7 +84,7 @@ def test_moons_mu_follows_the_partitions_number_of_clients(tmp_path: Path) -> No
         path.write_text(json.dumps([[i] for i in range(count)]))
         made = Experiment(method="moon", data="cifar100", partition="file", partition_file=path, clients=10)
         assert made.options.mu == mu  # type: ignore[attr-defined]
-    with pytest.raises(InputError, match=r"--partition-file .* cannot be read"):
+    with pytest.raises(InputError, match=r"partition_file .* cannot be read"):
         Experiment(method="moon", data="cifar100", partition="file", partition_file=tmp_path / "none.json")
 
 
@@ -136,7 +136,7 @@ def test_an_edited_encoder_does_not_continue_a_run(tmp_path: Path, monkeypatch: 
     work(tmp_path / "run", rounds=2, **given)
     work(tmp_path / "run", rounds=3, **given)
     (tmp_path / "my_encoder.py").write_text(source.replace("x.flatten(1)", "0.5 * x.flatten(1)"))
-    with pytest.raises(InputError, match="--network my_encoder:Mine: its file has changed since the run"):
+    with pytest.raises(InputError, match="network my_encoder:Mine: its file has changed since the run"):
         work(tmp_path / "run", rounds=4, **given)
 
 
@@ -162,7 +162,7 @@ def test_nothing_of_one_run_is_left_for_the_next(monkeypatch: pytest.MonkeyPatch
     run(Experiment(method="remembers", plugin=[toys], **given))
     run(toy_experiment(method="fedavg", data="fashion-mini", network="toy_networks:DropoutNet28", rounds=1))
     assert before == (list(sys.path), kernels.precision(), torch.backends.cuda.matmul.allow_tf32, dict(METHODS))
-    with pytest.raises(InputError, match="--method remembers: expected fedavg"):
+    with pytest.raises(InputError, match="method remembers: expected fedavg"):
         Experiment(method="remembers")
     with pytest.raises(TypeError):
         METHODS["remembers"] = METHODS["fedavg"]  # type: ignore[index]

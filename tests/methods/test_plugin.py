@@ -49,7 +49,7 @@ def test_plugins_that_are_none(content: str | None, words: str, tmp_path: Path) 
     path = tmp_path / "mine.py"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(InputError, match=r"--plugin .*mine\.py") as caught:
+    with pytest.raises(InputError, match=r"plugin .*mine\.py") as caught:
         all_methods([path])
     assert words in str(caught.value)
 

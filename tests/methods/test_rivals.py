@@ -16,7 +16,7 @@ from quadratics import Client, World
 
 from fedproc.methods import METHODS
 from fedproc.methods.central import Central
-from fedproc.methods.checked import CheckedClient
+from fedproc.methods.checked_client import CheckedClient
 from fedproc.methods.fedavg import FedAvg
 from fedproc.methods.fedavgm import FedAvgM
 from fedproc.methods.fednova import FedNova

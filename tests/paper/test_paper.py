@@ -140,10 +140,10 @@ def test_finished_runs_from_elsewhere_are_imported(made: Path, tmp_path: Path) -
     done = reproduce(request("accuracy", tmp_path, index([made])), Forbidden())
     there = json.loads((made / "tiny" / "accuracy" / "exhibit.json").read_text())["cells"]
     assert done.grid.json() == there
-    with pytest.raises(InputError, match=r"--import .*nowhere: no such folder"):
+    with pytest.raises(InputError, match=r"import .*nowhere: no such folder"):
         index([tmp_path / "nowhere"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"--import .*empty: no finished run in there"):
+    with pytest.raises(InputError, match=r"import .*empty: no finished run in there"):
         index([tmp_path / "empty"])
 
 
@@ -160,7 +160,7 @@ def test_a_run_of_something_else_in_the_runs_place_is_not_taken(made: Path, tmp_
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**config, "lr": 0.5}))
     assert request("accuracy", tmp_path).finished(path, experiment) is None
-    with pytest.raises(InputError, match=r"--lr 0\.01: the run in .* has 0\.5; take that, another --out"):
+    with pytest.raises(InputError, match=r"lr 0\.01: the run in .* has 0\.5; take that, another out"):
         reproduce(request("accuracy", tmp_path), Forbidden())
 
 
@@ -226,7 +226,7 @@ def test_full_scale_is_the_papers() -> None:
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(InputError, match="not known"):
         execute(["paper", "nothing"])
-    with pytest.raises(InputError, match="--seeds 1 1: expected each seed once"):
+    with pytest.raises(InputError, match="seeds 1 1: expected each seed once"):
         execute(["paper", "accuracy", "--seeds", "1", "1"])
 
 

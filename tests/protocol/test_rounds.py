@@ -9,14 +9,15 @@ import torch
 
 from fedproc.errors import Diverged
 from fedproc.methods import METHODS
-from fedproc.methods.checked import CheckedServer
+from fedproc.methods.checked_server import CheckedServer
 from fedproc.methods.merges import MERGES
 from fedproc.methods.method import ClientProblem, ServerProblem
 from fedproc.methods.server_steps import SERVER_STEPS
 from fedproc.protocol.diagnostics import Diagnostics
 from fedproc.protocol.exchange import Exchange
 from fedproc.protocol.payload import Payload
-from fedproc.protocol.rounds import Plan, Progress, State, cohort, first_state, play, played
+from fedproc.protocol.plan import Plan, Progress, State, cohort, first_state
+from fedproc.protocol.rounds import play, played
 from fedproc.protocol.task import SERVER, Kind, Reply, Task
 from fedproc.protocol.weights import Weights
 
@@ -185,7 +186,7 @@ def test_bytes_of_refused_answers_came_up_too() -> None:
 
 
 def test_no_answer_left_is_divergence() -> None:
-    with pytest.raises(Diverged, match=r"round 1.*client 0 and 2 others: the disk is full.*--lr"):
+    with pytest.raises(Diverged, match=r"round 1.*client 0 and 2 others: the disk is full.*lr"):
         run(make_plan(rounds=1), change=refusing(0, 1, 2))
 
 

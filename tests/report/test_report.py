@@ -371,7 +371,7 @@ def test_folders_without_runs_are_named(tmp_path: Path, made: bool, words: str) 
 
 
 def test_an_unknown_reference_is_refused(compared: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--reference moon: expected one of fedavg, fedproc"):
+    with pytest.raises(InputError, match="reference moon: expected one of fedavg, fedproc"):
         write_report([compared], tmp_path, reference="moon")
 
 

@@ -81,7 +81,7 @@ def test_another_format_is_refused_in_words(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, 1, {"a": torch.tensor([1])}, values(1))
     index = tmp_path / "round-000001" / "checkpoint.json"
     index.write_text(json.dumps({**json.loads(index.read_text()), "schema": 1}))
-    with pytest.raises(RunError, match=r"another version of fedproc \(format 1, this one has 2\).*--fresh starts over"):
+    with pytest.raises(RunError, match=r"another version of fedproc \(format 1, this one has 2\).*fresh starts over"):
         checkpoint.load_newest(tmp_path, 1)
     assert index.exists()
 
@@ -99,5 +99,5 @@ def test_nothing_whole_left_is_an_error_and_nothing_at_all_is_none(tmp_path: Pat
     assert checkpoint.load_newest(tmp_path / "checkpoint", 9) is None
     checkpoint.save(tmp_path, 1, {"a": torch.tensor([1])}, values(1))
     (tmp_path / "round-000001" / "checkpoint.json").unlink()
-    with pytest.raises(RunError, match="no whole checkpoint is left, --fresh starts over"):
+    with pytest.raises(RunError, match="no whole checkpoint is left, fresh starts over"):
         checkpoint.load_newest(tmp_path, 9)

@@ -178,3 +178,21 @@ def test_where_numbers_come_from_is_on_record(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "environment.json").read_text())
     assert found["source_sha256"] == source_hash() and len(source_hash()) == 64
     assert found["kernels"] in ("own", "torch")
+
+
+def test_other_kernels_are_not_mixed_in_silence(tmp_path: Path) -> None:
+    from fedproc.runs.provenance import environment
+    from fedproc.simulation.drive import executor_for, which_kernels
+
+    session = Session(toy_experiment(method="fedavg", rounds=3), ToyLibrary(toy_images()))
+    session.claim(tmp_path / "run")
+    session.open(False)
+    assert session.folder is not None
+    with executor_for([session]) as first:
+        layout = (first.name, first.lanes, first.threads, "fp32")
+    now = which_kernels(session.device)
+    other = "torch" if now == "own" else "own"
+    session.folder.write_environment({**environment(session.device, *layout), "kernels": other})
+    with executor_for([session]):
+        assert session.notes == [f"kernels was {other}, is {now}"]
+    session.close()

@@ -61,7 +61,7 @@ def test_the_loaded_model_scores_what_the_run_says(tmp_path: Path) -> None:
 def test_solo_and_averaged_models_can_be_chosen(own: Path, tmp_path: Path) -> None:
     given = {"data": str(own), "clients": 2, "rounds": 1, "epochs": 1, "image_size": 20, "device": "cpu"}
     run(Experiment(method="solo", solo={"epochs": 1}, **given), out=tmp_path / "solo")
-    with pytest.raises(InputError, match="choose one with --client"):
+    with pytest.raises(InputError, match="choose one with client"):
         load_model(tmp_path / "solo")
     done = fedproc("predict", tmp_path / "solo", own / "red" / "1.png", "--client", 1, "--out", tmp_path / "p.csv")
     assert done.returncode == 0, done.stderr
@@ -93,7 +93,7 @@ def test_a_model_file_alone_runs_nobodys_code(tmp_path: Path) -> None:
     from conftest import work
 
     work(tmp_path / "run", network="toy_networks:FrozenNet", method="fedavg", rounds=1)
-    with pytest.raises(InputError, match="give --network toy_networks:FrozenNet if you trust it"):
+    with pytest.raises(InputError, match="give network toy_networks:FrozenNet if you trust it"):
         load_model(tmp_path / "run")
     model = load_model(tmp_path / "run", network="toy_networks:FrozenNet")
     assert len(model.predict(np.zeros((2, 1, 16, 16), np.uint8))) == 2
@@ -110,7 +110,7 @@ def test_encoder_weights_start_from_another_run(own: Path, tmp_path: Path) -> No
     start = dict(session.setting.network.encoder.named_parameters())
     trained = dict(load_model(tmp_path / "first").network.encoder.named_parameters())
     assert all(torch.equal(start[name], trained[name]) for name in start)
-    with pytest.raises(InputError, match=r"--encoder-weights .*: 0\.bias .*expected the weights of the same --network"):
+    with pytest.raises(InputError, match=r"encoder_weights .*: 0\.bias .*expected the weights of the same network"):
         Session(Experiment(method="fedavg", encoder_weights=weights, network="resnet18", width=4, **given), Library())
     (tmp_path / "x.safetensors").write_text("no")
     with pytest.raises(InputError, match="not a readable safetensors file"):

@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from fedproc.errors import InputError, RunError
+from fedproc.errors import InputError, RunError, with_flags
 
 
 def main(words: list[str] | None = None) -> int:
@@ -34,7 +34,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _complain(error: Exception, code: int) -> int:
-    print(f"fedproc: {error}", file=sys.stderr)
+    print(f"fedproc: {with_flags(error)}", file=sys.stderr)
     return code
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedproc.cli.display import Display, print_table
 from fedproc.cli.parser import Parser, whole_numbers
-from fedproc.errors import InputError
+from fedproc.errors import InputError, with_flags
 from fedproc.paper.exhibits import EXHIBITS, SCALES
 from fedproc.runs.lock import expect_folder
 
@@ -78,7 +78,7 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
         except TooLittleDone as error:
             if parsed.name != "all":
                 raise
-            console.print(str(error), highlight=False)
+            console.print(with_flags(error), highlight=False)
             continue
         print_table(console, done.grid.table())
         if done.differences is not None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedproc.data import SOURCES
-from fedproc.errors import InputError
+from fedproc.errors import InputError, with_flags
 from fedproc.experiment import Experiment, flag
 from fedproc.files import write_file, write_json
 from fedproc.methods import METHODS
@@ -145,7 +145,8 @@ def compare(
             try:
                 experiment = Experiment(**merged({**given, "seed": seed}, values))
             except InputError as error:
-                text = f"variant {label}: {error}" if label in (variants or {}) else str(error)
+                text = with_flags(error)
+                text = f"variant {label}: {text}" if label in (variants or {}) else text
                 raise InputError(LISTED.sub(r"--\1s ", text)) from error
             fixed = {name: value for name, value in merged(given, values).items() if value is not None}
             if len(seeds) > 1 and {"data_seed", "model_seed"} <= set(fixed):

@@ -1,7 +1,7 @@
 """Lanes whose state lies in tensors that stay where they are, so that one step can be captured and replayed.
 
 Clients come and go between steps by copies into their lane; the step itself reads its batch by a counter on the
-device. On a GPU it is one CUDA graph, replayed without a word from the host; elsewhere it is called. There are L lanes
+device. On a GPU it is one CUDA graph, replayed without the host's help; elsewhere it is called. There are L lanes
 of one stacked network, in sections by method, or no lane axis at all: one client through the plain module.
 Shapes: S steps, L lanes, B batch.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from fedproc.errors import RunError
+from fedproc.errors import RunError, with_flags
 from fedproc.lanes.local import Outcome
 from fedproc.lanes.setting import Job
 from fedproc.protocol.payload import Payload
@@ -34,7 +34,7 @@ class LaneError(RunError):
 
     def __init__(self, places: Sequence[int], task: Task, error: Exception) -> None:
         self.places, self.error = list(places), error
-        super().__init__(f"client {task.client}, round {task.round + 1}, {task.kind}: {error}")
+        super().__init__(f"client {task.client}, round {task.round + 1}, {task.kind}: {with_flags(error)}")
 
 
 def answered(payload: Payload, seconds: Mapping[str, float]) -> Outcome:

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedproc.data.augment import Augmentation, Normalisation
 from fedproc.data.images import Split
 from fedproc.lanes.evaluate import HeldOut
-from fedproc.methods.checked import CheckedClient
+from fedproc.methods.checked_client import CheckedClient
 from fedproc.networks import Layout, Network, NetworkSpec
 from fedproc.networks.cost import Cost, cost
 from fedproc.protocol.payload import Tensors

@@ -32,15 +32,14 @@ class FedProx(FedAvg):
     options: Options
 
     def term_names(self) -> tuple[str, ...]:
-        return (*super().term_names(), "proximal_term")
+        return (*super().term_names(), "squared_distance")
 
     def loss(self, batch: Batch, local: Local) -> Terms:
-        def half_square() -> Tensor:
-            distance = local.weights.params.detach() - local.start.params
-            length: Tensor = torch.linalg.vector_norm(distance, dim=-1)
-            return 0.5 * length.square()
+        def squared_distance() -> Tensor:
+            length: Tensor = torch.linalg.vector_norm(local.weights.params.detach() - local.start.params, dim=-1)
+            return length.square()
 
-        return {**super().loss(batch, local), "proximal_term": Term(half_square, self.options.mu)}
+        return {**super().loss(batch, local), "squared_distance": Term(squared_distance, self.options.mu / 2)}
 
     def correct(self, gradient: Tensor, local: Local) -> Tensor:
         above = super().correct(gradient, local)

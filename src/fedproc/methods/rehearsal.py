@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedproc.errors import MethodError
-from fedproc.methods.checked import CheckedClient
+from fedproc.methods.checked_client import CheckedClient
 from fedproc.methods.method import Batch, Local
 from fedproc.protocol.payload import Tensors
 from fedproc.protocol.weights import Weights

@@ -10,13 +10,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedproc import streams
 from fedproc.errors import Diverged, MethodError
 from fedproc.protocol import postprocess
 from fedproc.protocol.diagnostics import Diagnostics
@@ -24,113 +23,16 @@ from fedproc.protocol.exchange import Exchange
 from fedproc.protocol.guard import Expected, Shapes
 from fedproc.protocol.measure import Candidate, measure, measure_clients
 from fedproc.protocol.payload import Payload, Tensors
-from fedproc.protocol.postprocess import Postprocessor
-from fedproc.protocol.server_half import Answer, Merge, Pass, ServerHalf, ServerStep
+from fedproc.protocol.plan import Plan, Progress, Record, State, cohort
+from fedproc.protocol.server_half import Answer, Pass
 from fedproc.protocol.sums import TrainingSums, length, mean_share
 from fedproc.protocol.task import Kind, MeansMode, Reply, Task
-from fedproc.protocol.weights import Shared, Weights
+from fedproc.protocol.weights import Weights
 
-Record = dict[str, Any]
 MEANS = frozenset({"class_means", "class_counts"})
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What the loop needs of the experiment. `clients` are names; a client's number is its place among them."""
-
-    method: ServerHalf
-    rounds: int
-    clients: Sequence[str]
-    merge: Merge
-    server_step: ServerStep
-    sample: float
-    lr: float
-    eval_every: int
-    model_seed: int
-    batch_size: int
-    held_out: str = "test"  # or "val": what models are evaluated on
-    lr_schedule: str = "constant"
-    lr_floor: float = 0.0
-    average_weights: float = 0.0  # d of a <- d a + (1 - d) w; 0: no average
-    send_averaged: bool = False
-    classifier: slice = field(default_factory=lambda: slice(0, 0))  # where the classifier's parameters lie
-    shared: Shared | None = None  # what clients share of a model; None: all of it
-    postprocessors: Sequence[Postprocessor] = ()
-    run: str = ""  # tells tasks of different runs apart
-
-    def depends_on_rounds(self) -> str | None:
-        """What makes a run of T rounds differ from the first T of a longer one, if anything does."""
-        if self.lr_schedule != "constant":
-            return "the learning rate falls over all rounds"
-        return self.method.depends_on_rounds()
-
-    def lr_at(self, t: int) -> float:
-        """The learning rate of round t."""
-        done = t / self.rounds
-        if self.lr_schedule == "constant":
-            return self.lr
-        fallen = done if self.lr_schedule == "linear" else (1 - math.cos(math.pi * done)) / 2
-        return self.lr - (self.lr - self.lr_floor) * fallen
-
-    def evaluates(self, t: int) -> bool:
-        return self.evaluates_regularly(t) or t + 1 == self.rounds
-
-    def evaluates_regularly(self, t: int) -> bool:
-        """Whether round t is evaluated even when it is not the last."""
-        return (t + 1) % self.eval_every == 0
-
-
-@dataclass(frozen=True)
-class State:
-    """Everything between two rounds: rounds done, the model, and what each owner keeps: the method, the server step,
-    the averaged weights, the diagnostics. `sizes` are the clients' samples, learnt before the first round (0: a client
-    that did not say); `accepted` is the round of each one's last accepted training; bytes are those not yet on record.
-    """
-
-    round: int
-    weights: Weights
-    started: bool = False
-    method: Tensors = field(default_factory=dict)
-    server_step: Tensors = field(default_factory=dict)
-    averaged: Weights | None = None
-    diagnostics: Tensors = field(default_factory=dict)
-    sizes: tuple[int, ...] = ()
-    accepted: tuple[int, ...] = ()
-    bytes_up: int = 0
-    bytes_down: int = 0
-
-
-@dataclass(frozen=True)
-class Progress:
-    """A state to continue from, and the record of the round that led to it (None: the start alone)."""
-
-    state: State
-    record: Record | None
-
-
 Step = Exchange | Progress
-
-
-def first_state(plan: Plan, weights: Weights) -> State:
-    """The state before anything happened."""
-    device = weights.params.device
-
-    def placed(tensors: Tensors) -> Tensors:
-        return {name: tensor.to(device) for name, tensor in tensors.items()}
-
-    method = placed(plan.method.first_state(weights.params.shape[-1]))
-    shared = weights if plan.shared is None else plan.shared.take(weights)
-    return State(0, weights, method=method, server_step=placed(plan.server_step.first_state(shared.params)))
-
-
-def cohort(plan: Plan, sizes: Sequence[int], t: int) -> list[int]:
-    """The sampled clients of round t, in order: without replacement, by a stream of its own, of those that are left."""
-    there = [client for client, size in enumerate(sizes) if size]
-    taken = max(1, round(plan.sample * len(there)))
-    if taken >= len(there):
-        return there
-    order = streams.order(streams.key(plan.model_seed, streams.Purpose.COHORT, t), len(there))
-    return sorted(there[place] for place in order[:taken].tolist())
 
 
 def play(plan: Plan, state: State) -> Iterator[Step]:
@@ -341,7 +243,7 @@ class _Round:
 
     def _thawed(self, params: Tensor, start: Tensor) -> Tensor:
         """What no phase trains stays to the bit, whatever momentum the server has."""
-        trains = {phase.trains for phase in self._method.phases(self._t)}
+        trains = {phase.trains for phase in self._method.phases(self._t) if phase.returns}
         if len(trains) != 1 or trains == {"all"}:
             return params
         shared, classifier = self._plan.shared, self._plan.classifier

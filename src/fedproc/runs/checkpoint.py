@@ -22,7 +22,7 @@ from safetensors.numpy import load
 from safetensors.numpy import save as packed
 from torch import Tensor
 
-from fedproc.errors import InputError, RunError
+from fedproc.errors import InputError, RunError, with_flags
 from fedproc.files import naming, sweep, write_file, write_folder
 from fedproc.runs.schema import CheckpointFile, CheckpointValues, checked, read_json
 
@@ -164,6 +164,6 @@ def _load(path: Path) -> tuple[dict[str, Tensor], CheckpointValues]:
     except (Damaged, OtherFormat):
         raise
     except InputError as error:
-        raise Damaged(str(error)) from error
+        raise Damaged(with_flags(error)) from error
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise Damaged(f"{path}: cannot be read ({type(error).__name__}: {error})") from error

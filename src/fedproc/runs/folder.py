@@ -21,7 +21,7 @@ from typing import Any
 from safetensors.torch import save
 from torch import Tensor
 
-from fedproc.errors import InputError
+from fedproc.errors import InputError, with_flags
 from fedproc.experiment import FREE, IMPLIED, flag
 from fedproc.files import TEMPORARY, naming, sweep, write_file, write_json
 from fedproc.runs import checkpoint, lines
@@ -189,7 +189,7 @@ class RunFolder:
         try:
             yield
         except InputError as error:
-            raise InputError(f"{error}; remove {self.path} to have this run made again") from error
+            raise InputError(f"{with_flags(error)}; remove {self.path} to have this run made again") from error
 
     def environment(self) -> EnvironmentFile | None:
         with self._way_out():

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedproc.errors import InputError
+from fedproc.errors import InputError, with_flags
 from fedproc.methods import METHODS
 from fedproc.runs.lines import last_checksum, read_lines
 from fedproc.runs.result import complaint, result_checksum
@@ -122,7 +122,8 @@ def read_run(folder: Path, way_out: str = "") -> SavedRun | None:
     try:
         return _read(folder)
     except InputError as error:
-        raise InputError(f"{error}; {way_out}" if way_out else str(error)) from error
+        text = with_flags(error)
+        raise InputError(f"{text}; {way_out}" if way_out else text) from error
 
 
 def _read(folder: Path) -> SavedRun | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedproc.protocol.rounds import State
+from fedproc.protocol.plan import State
 from fedproc.protocol.weights import Weights
 from fedproc.runs.checkpoint import Checkpoint
 from fedproc.runs.client_states import Holdings

@@ -16,12 +16,13 @@ from fedproc.errors import InputError
 from fedproc.experiment import Experiment
 from fedproc.lanes import Bank, ClientData, Setting
 from fedproc.lanes.evaluate import HeldOut
-from fedproc.methods.checked import CheckedClient, CheckedServer, holdings, made_method
+from fedproc.methods.checked_client import CheckedClient
+from fedproc.methods.checked_server import CheckedServer, holdings, made_method
 from fedproc.methods.merges import MERGES
 from fedproc.methods.method import ClientProblem, ServerProblem, TensorInfo
 from fedproc.methods.server_steps import SERVER_STEPS
 from fedproc.networks import EMBEDDING, NetworkSpec, build, layout_of, load_encoder
-from fedproc.protocol.rounds import Plan
+from fedproc.protocol.plan import Plan
 from fedproc.protocol.weights import Weights
 
 

@@ -18,7 +18,8 @@ from fedproc.methods.plugin import plugin_hash
 from fedproc.networks import encoder_file
 from fedproc.protocol.diagnostics import Diagnostics
 from fedproc.protocol.exchange import Exchange
-from fedproc.protocol.rounds import Progress, State, Step, cohort, first_state, play
+from fedproc.protocol.plan import Progress, State, cohort, first_state
+from fedproc.protocol.rounds import Step, play
 from fedproc.protocol.task import SERVER, Kind, Task
 from fedproc.protocol.weights import Weights
 from fedproc.runs.client_states import ClientStates, Holdings
