@@ -83,6 +83,7 @@ class Stepper:
             for s in sections
         ]
         self._count = torch.zeros(lead, dtype=torch.float64, device=device)
+        self._thorough = True  # in the first step what hooks give is checked
 
     def __call__(self, step: Step) -> None:
         """One step of every lane; a lane that is not at work keeps weights, momentum, statistics and counters."""
@@ -98,7 +99,7 @@ class Stepper:
             alone = len(self._sections) == 1
             for section in self._sections:
                 part = gradient[section.at]
-                corrected = section.job.setting.method.correct(part, section.local)
+                corrected = section.job.setting.method.correct(part, section.local, self._thorough)
                 if corrected is not part and not alone:
                     part.copy_(corrected)
                 elif corrected is not part:
@@ -115,6 +116,7 @@ class Stepper:
             for section, sums, (own, terms) in zip(self._sections, self._sums, found, strict=True):
                 here = None if active is None else active[section.at]
                 note(sums, self._count[section.at], here, (own, *terms))
+            self._thorough = False
             if active is None or buffers is None or counters is None:
                 return
             working = active.unsqueeze(-1)
@@ -136,7 +138,7 @@ class Stepper:
         weights = self._net.weights
         held = weights.clone()
         for section in self._sections:
-            moved = section.job.setting.method.displace(gradient[section.at], section.local)
+            moved = section.job.setting.method.displace(gradient[section.at], section.local, self._thorough)
             weights.params.data[section.at].add_(moved)
         with torch.enable_grad():
             total = self._total(self._losses(step))
@@ -157,7 +159,7 @@ class Stepper:
         at, net = section.at, self._net
         mask = None if step.mask is None else step.mask[at]
         batch = Batch(z, logits, step.labels[at], mask, lambda weights: net.frozen(weights, step.images[at]))
-        return section.job.setting.method.loss(batch, section.local)
+        return section.job.setting.method.loss(batch, section.local, self._thorough)
 
     def clear(self, lane: Any, section: int, place: Any) -> None:
         """Forget the losses of a lane, which is at `place` of its section: another client comes into it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
@@ -107,6 +108,9 @@ class SerialNet:
         self.module.train(mode)
 
 
+TOGETHER = 32  # clients whose outcomes are handed on together
+
+
 class SerialExecutor:
     """Does jobs one client at a time in each of `lanes` threads."""
 
@@ -120,22 +124,36 @@ class SerialExecutor:
         self._pool = ThreadPoolExecutor(lanes, initializer=torch.set_num_threads, initargs=(threads,))
 
     def execute(self, jobs: Sequence[Job], done: Done) -> None:
-        """Do the jobs, and hand on each outcome when those before it are out."""
+        """Do the jobs, and hand on outcomes in order, so many at a time: what is done with them would take the cores
+        from clients that are still at work.
+        """
         waiting: list[Future[Outcome] | None] = [self._pool.submit(self._do, job) for job in jobs]
+        threads = torch.get_num_threads()
         try:
-            for place, future in enumerate(waiting):
-                assert future is not None
-                try:
-                    found = future.result()
-                except Exception as error:
-                    raise LaneError([place], jobs[place].task, error) from error
-                waiting[place] = None  # what was handed on is not held here
-                done(place, found)
+            for first in range(0, len(jobs), TOGETHER):
+                some = range(first, min(first + TOGETHER, len(jobs)))
+                found = deque(self._result(waiting[place], place, jobs[place]) for place in some)
+                if some.stop < len(jobs):
+                    torch.set_num_threads(1)
+                for place in some:
+                    waiting[place] = None  # what was handed on is not held here
+                    done(place, found.popleft())
         except BaseException:
             for left in waiting:
                 if left is not None:
                     left.cancel()
             raise
+        finally:
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)
+
+    @staticmethod
+    def _result(future: Future[Outcome] | None, place: int, job: Job) -> Outcome:
+        assert future is not None
+        try:
+            return future.result()
+        except Exception as error:
+            raise LaneError([place], job.task, error) from error
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -25,6 +25,7 @@ class CheckedClient(Checked):
         self.shared = shared
         self.moves = type(method).displace is not Method.displace  # whether a second gradient is taken
         self._kinds: dict[str, str] | None = None  # of a client's state, the same for all
+        self._names: tuple[str, ...] = ()
 
     def first_state(self, client: int, sent: Weights, fresh: Callable[[int], Weights]) -> Tensors:
         """A client's state before its first round."""
@@ -51,35 +52,53 @@ class CheckedClient(Checked):
         self.expect(fine, "start_velocity", found, f"None or a velocity {kind(params)}")
         return found  # type: ignore[no-any-return]
 
-    def loss(self, batch: Batch, local: Local) -> Loss:
-        """What each client minimises (...,), and its terms without their weights, each (...,)."""
-        found = self._call("loss", batch, local, held=[local])
-        names = self.term_names()
-        fine = isinstance(found, Mapping) and set(found) == set(names)
-        got = list(found) if isinstance(found, Mapping) else found
-        self.expect(fine, "loss", got, f"the terms {', '.join(names) or '(none)'} that term_names announces")
+    def loss(self, batch: Batch, local: Local, thorough: bool = True) -> Loss:
+        """What each client minimises (...,), and its terms without their weights, each (...,). Steps after a client's
+        first one need not be checked as thoroughly.
+        """
+        if thorough:
+            found = self._call("loss", batch, local, held=[local])
+            self._names = names = self.term_names()
+            fine = isinstance(found, Mapping) and set(found) == set(names)
+            got = list(found) if isinstance(found, Mapping) else found
+            self.expect(fine, "loss", got, f"the terms {', '.join(names) or '(none)'} that term_names announces")
+        else:
+            names = self._names
+            with self._naming("loss"):
+                found = self.method.loss(batch, local)
         terms = [term if isinstance(term, Term) else Term(term) for term in (found[name] for name in names)]
+        part = partial(self._part, batch, thorough)
         waiting = [place for place, term in enumerate(terms) if callable(term.values)]
-        parts: dict[int, tuple[Tensor, Tensor]] = {}
-        for place, term in enumerate(terms):
-            if place not in waiting:
-                parts[place] = self._part(names[place], term, batch)
+        parts = {
+            place: part(names[place], term) for place, term in enumerate(terms) if not callable(term.values)
+        }  # fmt: skip
         waiting.reverse()  # the first, most often cross-entropy, stays on the main stream
-        later = at_once([partial(self._part, names[place], terms[place], batch) for place in waiting])
-        parts |= dict(zip(waiting, later, strict=True))
+        later = at_once([partial(part, names[place], terms[place]) for place in waiting])
+        parts.update(zip(waiting, later, strict=True))
         total = parts[0][0]
         for place in range(1, len(terms)):
             total = total + parts[place][0]
         return total, [parts[place][1] for place in range(len(terms))]
 
-    def _part(self, name: str, term: Term, batch: Batch) -> tuple[Tensor, Tensor]:
+    def _part(self, batch: Batch, thorough: bool, name: str, term: Term) -> tuple[Tensor, Tensor]:
         """A term times its weight, and without it."""
         values, counted, weight = term.values, term.counted, term.weight
         if callable(values):
             with self._naming("loss"):
                 found = values()
-            pair = isinstance(found, tuple) and len(found) == 2
-            values, counted = found if pair else (found, counted)  # type: ignore[assignment]
+            values, counted = found if isinstance(found, tuple) and len(found) == 2 else (found, counted)
+        if thorough:
+            self._check_term(name, values, counted, weight, batch)
+        assert isinstance(values, Tensor)
+        if values.dim() != batch.labels.dim():
+            mean = values
+        elif isinstance(weight, Tensor):
+            return batch.weighted(values, weight, counted)
+        else:
+            mean = batch.mean(values, counted)
+        return mean if weight is None else weight * mean, mean if weight is None else mean.detach()
+
+    def _check_term(self, name: str, values: object, counted: object, weight: object, batch: Batch) -> None:
         lead, samples = batch.labels.shape[:-1], batch.labels.shape
         fine = isinstance(values, Tensor) and values.is_floating_point() and values.shape in (lead, samples)
         self.expect(
@@ -88,27 +107,22 @@ class CheckedClient(Checked):
             "the last axis alone (batch.mean)",
         )  # fmt: skip
         fine = counted is None or (isinstance(counted, Tensor) and counted.shape == samples)
-        fine = fine and (counted is None or counted.dtype == torch.bool)
+        fine = fine and (counted is None or (isinstance(counted, Tensor) and counted.dtype == torch.bool))
         self.expect(fine, "loss", f"counted {kind(counted)} of {name}", f"truth values {tuple(samples)}")
         fine = weight is None or isinstance(weight, (int, float))
         fine = fine or (isinstance(weight, Tensor) and weight.shape == lead and weight.is_floating_point())
         self.expect(fine, "loss", f"a weight {kind(weight)} of {name}", f"a number or a tensor {tuple(lead)}")
-        assert isinstance(values, Tensor)
-        if values.shape != samples:
-            mean = values
-        elif isinstance(weight, Tensor):
-            return batch.weighted(values, weight, counted)
-        else:
-            mean = batch.mean(values, counted)
-        return mean if weight is None else weight * mean, mean if weight is None else mean.detach()
 
-    def correct(self, gradient: Tensor, local: Local) -> Tensor:
-        return self._vector("correct", gradient, local)
+    def correct(self, gradient: Tensor, local: Local, thorough: bool = True) -> Tensor:
+        return self._vector("correct", gradient, local, thorough)
 
-    def displace(self, gradient: Tensor, local: Local) -> Tensor:
-        return self._vector("displace", gradient, local)
+    def displace(self, gradient: Tensor, local: Local, thorough: bool = True) -> Tensor:
+        return self._vector("displace", gradient, local, thorough)
 
-    def _vector(self, hook: str, gradient: Tensor, local: Local) -> Tensor:
+    def _vector(self, hook: str, gradient: Tensor, local: Local, thorough: bool) -> Tensor:
+        if not thorough:
+            with self._naming(hook):
+                return getattr(self.method, hook)(gradient, local)  # type: ignore[no-any-return]
         found = self._call(hook, gradient, local, held=[local])
         self.expect(alike(found, gradient), hook, found, f"a vector {kind(gradient)}")
         return found  # type: ignore[no-any-return]
