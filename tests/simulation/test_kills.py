@@ -30,8 +30,8 @@ def rounds_done(folder: Path) -> int:
     ("extra", "wanted"),
     [
         ("--method fedproc", KILLS),
-        ("--method scaffold --sample 0.5 --client-memory 0", 3),
-        ("--method moon --moon.mu 1 --sample 0.5", 3),
+        pytest.param("--method scaffold --sample 0.5 --client-memory 0", 3, marks=pytest.mark.slow),
+        pytest.param("--method moon --moon.mu 1 --sample 0.5", 3, marks=pytest.mark.slow),
     ],
     ids=["fedproc", "scaffold with its state on disk", "moon"],
 )
