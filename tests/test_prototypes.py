@@ -6,7 +6,17 @@ import pytest
 import torch
 
 from fedproc import prototypes
-from fedproc.prototypes import class_means, class_sums, merge, nearest, prototype_loss, unit
+from fedproc.prototypes import (
+    Sums,
+    Weighting,
+    add_means,
+    class_means,
+    class_sums,
+    from_sums,
+    nearest,
+    prototype_loss,
+    unit,
+)
 
 
 def test_loss_by_hand() -> None:
@@ -126,14 +136,24 @@ def test_class_means_by_hand() -> None:
     assert class_means(sums, counts).tolist() == [[2.0, 3.0], [0.0, 0.0], [10.0, 10.0]]
 
 
-def test_merges_by_hand() -> None:
+def averaged(
+    means: list[torch.Tensor], counts: list[torch.Tensor], weighting: Weighting
+) -> tuple[torch.Tensor, torch.Tensor]:
+    sums: Sums | None = None
+    for mean, count in zip(means, counts, strict=True):
+        sums = add_means(sums, mean, count, weighting)
+    assert sums is not None
+    return from_sums(sums, means[0].dtype)
+
+
+def test_averages_by_hand() -> None:
     # class 0: means 1 and 4 held by 1 and 3 samples; class 1 held by the second client alone; class 2 by nobody
     means = [torch.tensor([[1.0], [0.0], [0.0]]), torch.tensor([[4.0], [6.0], [0.0]])]
     counts = [torch.tensor([1, 0, 0]), torch.tensor([3, 2, 0])]
-    uniform, known = merge(means, counts, "uniform")
+    uniform, known = averaged(means, counts, "uniform")
     assert uniform.flatten().tolist() == [2.5, 6.0, 0.0]
     assert known.tolist() == [True, True, False]
-    weighted, _ = merge(means, counts, "count")
+    weighted, _ = averaged(means, counts, "count")
     assert weighted.flatten().tolist() == [(1 * 1 + 3 * 4) / 4, 6.0, 0.0]
 
 

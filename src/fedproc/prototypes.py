@@ -6,7 +6,6 @@ Shapes: ... lanes, B samples, K classes, Q features. Everything acts on the trai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -92,35 +91,23 @@ def class_means(sums: Tensor, counts: Tensor) -> Tensor:
     return sums / counts.clamp(min=1).unsqueeze(-1)
 
 
-class RunningPrototypes:
-    """One prototype per class out of the clients' means (K, Q) and counts (K), one client at a time, in float64.
+Sums = tuple[Tensor, Tensor]  # of class means (K, Q) times their weights, and of the weights (K,), in float64
 
-    `uniform` averages over the clients that hold the class, `count` weighs them by how many they hold.
+
+def add_means(sums: Sums | None, means: Tensor, counts: Tensor, weighting: Weighting) -> Sums:
+    """One more client's means (K, Q) and counts (K): `uniform` averages over the clients that hold a class, `count`
+    weighs them by how many samples of it they hold.
     """
-
-    def __init__(self, like: Tensor, weighting: Weighting) -> None:
-        self._total = torch.zeros_like(like, dtype=torch.float64)
-        self._weight = torch.zeros(like.shape[0], dtype=torch.float64, device=like.device)
-        self._dtype, self._weighting = like.dtype, weighting
-
-    def add(self, means: Tensor, counts: Tensor) -> None:
-        share = (counts > 0).to(torch.float64) if self._weighting == "uniform" else counts.to(torch.float64)
-        self._total += share.unsqueeze(-1) * means.to(torch.float64)
-        self._weight += share
-
-    def result(self) -> tuple[Tensor, Tensor]:
-        """The prototypes (K, Q), zero for classes that nobody holds, and which somebody does (K,)."""
-        known = self._weight > 0
-        merged = self._total / torch.where(known, self._weight, torch.ones_like(self._weight)).unsqueeze(-1)
-        return merged.to(self._dtype), known
+    weight = (counts > 0 if weighting == "uniform" else counts).to(torch.float64)
+    total = weight.unsqueeze(-1) * means.to(torch.float64)
+    return (total, weight) if sums is None else (sums[0] + total, sums[1] + weight)
 
 
-def merge(means: Sequence[Tensor], counts: Sequence[Tensor], weighting: Weighting) -> tuple[Tensor, Tensor]:
-    """`RunningPrototypes` of a list."""
-    running = RunningPrototypes(means[0], weighting)
-    for mean, count in zip(means, counts, strict=True):
-        running.add(mean, count)
-    return running.result()
+def from_sums(sums: Sums, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """One prototype per class (K, Q), zero for classes that nobody holds, and which somebody does (K,)."""
+    total, weight = sums
+    held = weight > 0
+    return (total / torch.where(held, weight, torch.ones_like(weight)).unsqueeze(-1)).to(dtype), held
 
 
 def nearest(z: Tensor, prototypes: Tensor, known: Tensor) -> Tensor:

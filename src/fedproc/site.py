@@ -5,7 +5,7 @@ The simulator has many sites over one pool of lanes; in a federation each proces
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from fedproc.errors import MethodError
@@ -79,7 +79,7 @@ class Site:
         """What lanes need to do the task; a method's hooks are tried out before the first training."""
         if isinstance(self._states, OwnState):
             self._states.settle(task.last_accepted)
-        job = Job(task, self.setting, self.data, lambda: self.state(task), self.held_out, self.number)
+        job = Job(task, self.setting, self.data, lambda: self.state(task), self.held_out)
         if task.kind is Kind.TRAIN:
             try_out(job)
         return job
@@ -120,6 +120,3 @@ class Site:
             return Reply(None, str(error))
         self.accepted(task, found[0])
         return self.reply(task, found[0])
-
-
-Sites = Mapping[int, Site]

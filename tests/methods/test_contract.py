@@ -258,14 +258,14 @@ def test_a_server_step_may_have_any_state() -> None:
     assert world.states[-1].server_step["steps"].item() == 2
 
 
-def test_there_is_a_place_before_sending_and_one_before_the_server_step() -> None:
-    class Clips(Postprocessor):
-        """Moves are at most 0.25 long when they leave; the server adds a known noise to their sum."""
+def test_there_is_a_place_between_the_sum_and_the_server_step() -> None:
+    class Noise(Postprocessor):
+        """The server adds a known number to the sum."""
 
         def at_server(self, start: Tensor, merged: Tensor, round_number: int) -> Tensor:
             return merged + 0.01 * (round_number + 1)
 
-    world = World(FedAvg, [Client([1.0], [0.0])], [1.0], plan={"postprocessors": [Clips()]})
+    world = World(FedAvg, [Client([1.0], [0.0])], [1.0], plan={"postprocessors": [Noise()]})
     # 0.5 + 0.01; half of it + 0.02
     assert world.path == [[pytest.approx(0.51)], [pytest.approx(0.275)]]
 

@@ -121,7 +121,6 @@ class Job:
     data: ClientData | None = None
     fetch_state: Callable[[], Tensors] = dict
     held_out: HeldOut | None = None
-    number: int = 0  # of the client, for its random choices
 
     @property
     def state(self) -> Tensors:

@@ -130,25 +130,20 @@ class Prototypical(FedAvg):
         return self._merged(above, sums) if which.name in PASSES else above
 
     def _added(self, sums: Tensors, answer: Answer) -> Tensors:
-        """Prototypes are averaged over the clients that hold a class, or by how many samples of it they hold."""
-        means, counts = answer.tensors["class_means"].to(torch.float64), answer.tensors["class_counts"]
-        share = (counts > 0 if self.options.weighting == "uniform" else counts).to(torch.float64)
-        total, weight = share.unsqueeze(-1) * means, share
-        if "prototype_sum" in sums:
-            total, weight = sums["prototype_sum"] + total, sums["prototype_weight"] + weight
+        before = (sums["prototype_sum"], sums["prototype_weight"]) if "prototype_sum" in sums else None
+        means, counts = answer.tensors["class_means"], answer.tensors["class_counts"]
+        total, weight = prototypes.add_means(before, means, counts, self.options.weighting)
         return {**sums, "prototype_sum": total, "prototype_weight": weight}
 
     def _merged(self, state: Tensors, sums: Tensors) -> Tensors:
         """A class that no client of the round holds keeps its old prototype."""
         if "prototype_sum" not in sums:
             return state
-        weight = sums["prototype_weight"]
-        held = weight > 0
-        mean = sums["prototype_sum"] / torch.where(held, weight, torch.ones_like(weight)).unsqueeze(-1)
-        before = state["prototypes"].to(mean.device)
+        before = state["prototypes"]
+        merged, held = prototypes.from_sums((sums["prototype_sum"], sums["prototype_weight"]), before.dtype)
         return {
             **state,
-            "prototypes": torch.where(held.unsqueeze(-1), mean.to(before.dtype), before),
+            "prototypes": torch.where(held.unsqueeze(-1), merged, before.to(merged.device)),
             "known": state["known"].to(held.device) | held,
         }
 

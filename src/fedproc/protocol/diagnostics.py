@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedproc.protocol.payload import Payload, Tensors
-from fedproc.prototypes import RunningPrototypes
+from fedproc.prototypes import Sums, add_means, from_sums
 
 
 class Diagnostics:
@@ -19,7 +19,7 @@ class Diagnostics:
 
     def __init__(self, state: Tensors) -> None:
         self._state = state
-        self._running: RunningPrototypes | None = None
+        self._sums: Sums | None = None
         self._own: dict[int, tuple[Tensor, Tensor]] = {}
 
     def add(self, client: int, answer: Payload) -> None:
@@ -28,15 +28,13 @@ class Diagnostics:
         if means is None or counts is None:
             return
         self._own[client] = (means, counts)
-        if self._running is None:
-            self._running = RunningPrototypes(means, "uniform")
-        self._running.add(means, counts)
+        self._sums = add_means(self._sums, means, counts, "uniform")
 
     def settled(self, regular: bool) -> Tensors:
         """The state after this round; an evaluation that is not `regular` leaves what later ones build on."""
-        if self._running is None:
+        if self._sums is None:
             return self._state
-        merged, held = self._running.result()
+        merged, held = from_sums(self._sums, next(iter(self._own.values()))[0].dtype)
         if "prototypes" in self._state:
             merged = torch.where(held.unsqueeze(-1), merged, self._state["prototypes"])
             held = held | self._state["known"]
