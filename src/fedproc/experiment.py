@@ -143,6 +143,12 @@ class Experiment(BaseModel):
         "cifar100 crop-flip-rotate)",
         examples=list(AUGMENTATIONS),
     )
+    normalize: Literal["known", "measured"] = Field(
+        "known", description="mean and deviation of pixels: the data set's known ones, or of the training images"
+    )
+    smallest_class: int = Field(
+        1, ge=1, description="fewest images of a class of which a client sends a prototype and a count"
+    )
     seed: int = Field(0, ge=0, lt=2**32, description="sets data seed and model seed")
     data_seed: int = Field(0, ge=0, lt=2**32, description="seed of partition and splits (follows --seed)")
     model_seed: int = Field(0, ge=0, lt=2**32, description="seed of everything else (follows --seed)")

@@ -62,8 +62,8 @@ def answer(plan: Plan, task: Task, value: float = 0.0) -> Reply:
             "loss": torch.tensor(0.5, dtype=torch.float64),
             "auc": torch.tensor([0.75, 0.75], dtype=torch.float64),
             "auc_defined": torch.tensor([True, True]),
-            "client_correct": torch.tensor([1, 2, 0]),
-            "client_samples": torch.tensor([2, 8, 0]),
+            "client_correct": torch.tensor([[1, 0], [0, 2], [0, 0]]),
+            "client_samples": torch.tensor([[2, 0], [4, 4], [0, 0]]),
         }
         return Reply(Payload(tensors, {"samples": 10}), seconds={"evaluation": 1.0})
     if task.kind is Kind.CLASS_MEANS:

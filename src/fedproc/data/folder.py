@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedproc import streams
-from fedproc.data.gather import Item, gather
+from fedproc.data.gather import Files, Item, gather
 from fedproc.data.images import Images
 from fedproc.data.pictures import DICOM, EXTENSIONS, Picture
 from fedproc.errors import InputError
@@ -23,6 +23,11 @@ TEST_NAMES = ("test", "val")
 
 def read(folder: Path, image_size: int | None, test_fraction: float, data_seed: int) -> Images:
     """Images of any size and common format, cropped to a centred square and scaled to `image_size`."""
+    return gather(find(folder, test_fraction, data_seed), image_size)
+
+
+def find(folder: Path, test_fraction: float, data_seed: int) -> Files:
+    """The image files of a folder, in two parts."""
     if not folder.is_dir():
         raise InputError(f"--data {folder}: no such folder, nor a data set of that name")
     held_out = next((folder / name for name in TEST_NAMES if (folder / name).is_dir()), None)
@@ -38,7 +43,7 @@ def read(folder: Path, image_size: int | None, test_fraction: float, data_seed: 
     strange = sorted({item.label for item in test} - {item.label for item in train})
     if strange:
         raise InputError(f"{folder}: the test images have a class {strange[0]} that the training images do not have")
-    return gather(str(folder), train, test, image_size)
+    return Files(str(folder), train, test)
 
 
 def _folders(folder: Path) -> list[Path]:

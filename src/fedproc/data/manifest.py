@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedproc import streams
-from fedproc.data.gather import Item, gather
+from fedproc.data.gather import Files, Item, gather
 from fedproc.data.images import Images
 from fedproc.data.pictures import Picture
 from fedproc.errors import InputError
@@ -24,7 +24,12 @@ Row = dict[str, str]
 
 
 def read(path: Path, image_size: int | None, test_fraction: float, data_seed: int) -> Images:
-    """The images a manifest lists, split by its own column or by groups."""
+    """The images a manifest lists."""
+    return gather(find(path, test_fraction, data_seed), image_size)
+
+
+def find(path: Path, test_fraction: float, data_seed: int) -> Files:
+    """The image files a manifest lists, split by its own column or by groups."""
     rows = _rows(path)
     if "split" in rows[0]:
         sides = [row["split"] for row in rows]
@@ -42,7 +47,7 @@ def read(path: Path, image_size: int | None, test_fraction: float, data_seed: in
     strange = sorted({item.label for item in test} - {item.label for item in train})
     if strange:
         raise InputError(f"{path}: no training image of class {strange[0]}; it needs images of two groups at least")
-    return gather(str(path), train, test, image_size)
+    return Files(str(path), train, test)
 
 
 def _check_groups(path: Path, rows: Sequence[Row]) -> None:

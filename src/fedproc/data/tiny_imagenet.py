@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from fedproc.data.download import Download, fetch
-from fedproc.data.gather import Item, gather
+from fedproc.data.gather import Files, Item, gather
 from fedproc.data.images import Images
 from fedproc.data.pictures import Picture
 from fedproc.errors import InputError
@@ -47,7 +47,7 @@ def read(data_dir: Path | None, image_size: int | None) -> Images:
         raise InputError(f"{tree.where}/wnids.txt: {len(set(ids))} classes, expected {CLASSES}")
     train = _train(tree, set(ids))
     test = _test(tree, set(ids))
-    images = gather("tiny-imagenet", train, test, image_size or SIDE)
+    images = gather(Files("tiny-imagenet", train, test), image_size or SIDE)
     return Images(images.name, images.train, images.test, _names(tree, images.class_names))
 
 

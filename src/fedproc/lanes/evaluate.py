@@ -93,7 +93,8 @@ def _scored(logits: Tensor, close: Tensor, truth: Tensor, held_out: HeldOut, cla
     predicted = probabilities.argmax(dim=-1)
     confusion = torch.bincount(truth * classes + predicted, minlength=classes * classes).view(classes, classes)
     owned = held_out.owner >= 0
-    owners, right = held_out.owner[owned], (predicted == truth)[owned]
+    cells, right = (held_out.owner * classes + truth)[owned], (predicted == truth)[owned]
+    by_client = (held_out.clients, classes)
     auc, defined = areas(probabilities, truth)
     return Payload(
         {
@@ -102,8 +103,8 @@ def _scored(logits: Tensor, close: Tensor, truth: Tensor, held_out: HeldOut, cla
             "loss": torch.nan_to_num(loss, nan=WORST, posinf=WORST),
             "auc": auc,
             "auc_defined": defined,
-            "client_correct": torch.bincount(owners[right], minlength=held_out.clients),
-            "client_samples": torch.bincount(owners, minlength=held_out.clients),
+            "client_correct": torch.bincount(cells[right], minlength=held_out.clients * classes).view(by_client),
+            "client_samples": torch.bincount(cells, minlength=held_out.clients * classes).view(by_client),
         },
         {"samples": len(truth)},
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,10 +18,11 @@ from fedproc.protocol.weights import Weights
 
 class Options(method.Options):
     epochs: int = Field(300, ge=1, description="epochs of each client's one optimisation, whatever --rounds is")
+    start: Literal["own", "same"] = Field("own", description="each client's own initial weights, or the same for all")
 
 
 class Solo(KeepsMomentum, FedAvg):
-    """Own initial weights, momentum going on, nothing shared: rounds of E epochs until `epochs` are done.
+    """Initial weights, momentum going on, nothing shared: rounds of E epochs until `epochs` are done.
 
     Accuracy is the mean over the clients' models on the global test set.
     """
@@ -46,4 +47,5 @@ class Solo(KeepsMomentum, FedAvg):
         return True
 
     def first_client_state(self, client: int, sent: Weights, fresh: Callable[[int], Weights]) -> Tensors:
-        return {**super().first_client_state(client, sent, fresh), **fresh(client).tensors()}
+        start = fresh(client) if self.options.start == "own" else sent
+        return {**super().first_client_state(client, sent, fresh), **start.tensors()}

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedproc.protocol.guard import Expected
 from fedproc.protocol.payload import Payload
@@ -23,11 +24,45 @@ def expected(classes: int, clients: int) -> Expected:
             "loss": ((), torch.float64),
             "auc": ((classes,), torch.float64),
             "auc_defined": ((classes,), torch.bool),
-            "client_correct": ((clients,), torch.int64),
-            "client_samples": ((clients,), torch.int64),
+            "client_correct": ((clients, classes), torch.int64),
+            "client_samples": ((clients, classes), torch.int64),
         },
         {"samples": None},
     )
+
+
+def expected_of_client(classes: int) -> Expected:
+    """What the answer of a client holds that evaluates on held-out images of its own."""
+    whole = expected(classes, 1)
+    names = ("confusion", "prototype_correct", "loss")
+    return Expected({name: whole.tensors[name] for name in names}, whole.counts)
+
+
+def pooled(payloads: Sequence[Payload]) -> Payload:
+    """What clients found on their own held-out images, as if one had all of them; the area under the curve cannot be
+    told from that.
+    """
+    samples = sum(payload.counts["samples"] for payload in payloads)
+    confusion = sum((p.tensors["confusion"] for p in payloads[1:]), payloads[0].tensors["confusion"])
+    classes = len(confusion)
+    loss = sum(float(p.tensors["loss"]) * (p.counts["samples"] / samples) for p in payloads)
+    return Payload(
+        {
+            "confusion": confusion,
+            "prototype_correct": torch.tensor(sum(int(p.tensors["prototype_correct"]) for p in payloads)),
+            "loss": torch.tensor(loss, dtype=torch.float64),
+            "auc": torch.zeros(classes, dtype=torch.float64),
+            "auc_defined": torch.zeros(classes, dtype=torch.bool),
+            "client_correct": torch.stack([p.tensors["confusion"].diagonal() for p in payloads]),
+            "client_samples": torch.stack([p.tensors["confusion"].sum(dim=1) for p in payloads]),
+        },
+        {"samples": samples},
+    )
+
+
+def of_site(correct: Tensor, total: Tensor) -> dict[str, list[int]]:
+    """What is on record of a site: correct answers and held-out images of each class."""
+    return {"correct": correct.tolist(), "total": total.tolist()}
 
 
 def measures(payload: Payload) -> dict[str, Any]:
@@ -47,8 +82,9 @@ def measures(payload: Payload) -> dict[str, Any]:
     }
     if bool(tensors["auc_defined"].any()):
         found["auc"] = float(tensors["auc"][tensors["auc_defined"]].mean())
-    shares = zip(tensors["client_correct"].tolist(), tensors["client_samples"].tolist(), strict=True)
-    by_client = [correct / count if count else None for correct, count in shares]
+    correct, counts = (tensors[name].sum(dim=1).tolist() for name in ("client_correct", "client_samples"))
+    shares = zip(correct, counts, strict=True)
+    by_client = [right / count if count else None for right, count in shares]
     held = [accuracy for accuracy in by_client if accuracy is not None]
     if held:
         found |= {"client_accuracy_mean": sum(held) / len(held), "client_accuracy_worst": min(held)}

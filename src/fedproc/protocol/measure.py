@@ -13,11 +13,13 @@ from fedproc.errors import Diverged
 from fedproc.protocol import evaluation
 from fedproc.protocol.exchange import Exchange
 from fedproc.protocol.payload import Payload
+from fedproc.protocol.plan import Plan
 from fedproc.protocol.task import SERVER, Kind, Task
 from fedproc.protocol.weights import Weights
 
 Record = dict[str, Any]
 Measuring = Generator[Exchange, None, tuple[Record, float]]
+OF_CLIENTS = ("client_correct", "client_samples")
 BESIDE = ("accuracy", "loss", "prototype_accuracy")  # what is on record of models beside the global one
 
 
@@ -30,34 +32,68 @@ class Candidate:
     prototypes: Tensor
     known: Tensor
 
+    @property
+    def payload(self) -> Payload:
+        return Payload({**self.weights.tensors(), "prototypes": self.prototypes, "known": self.known})
 
-def measure(
-    held_out: str, candidates: Sequence[Candidate], classes: int, sizes: Sequence[int], t: int, run: str
-) -> Measuring:
-    """The server's models on the held-out images."""
-    expects = evaluation.expected(classes, len(sizes))
-    tasks = []
-    for one in candidates:
-        payload = Payload({**one.weights.tensors(), "prototypes": one.prototypes, "known": one.known})
-        tasks.append(Task(Kind.EVALUATE, SERVER, t, payload, expects, run=run))
-    found, seconds = yield from _ask(tasks, t)
-    prefix = _prefix(held_out)
+
+def measure(plan: Plan, candidates: Sequence[Candidate], t: int) -> Measuring:
+    """The server's models on its held-out images."""
+    expects = evaluation.expected(plan.method.classes, len(plan.clients))
+    tasks = [Task(Kind.EVALUATE, SERVER, t, one.payload, expects, run=plan.run) for one in candidates]
+    answers, seconds = yield from _ask(tasks, t)
+    measured = _side_by_side(plan, candidates, [evaluation.measures(answer) for _, answer in answers])
+    if plan.real_sites:
+        correct, total = (answers[0][1].tensors[name] for name in OF_CLIENTS)
+        measured["sites"] = {
+            name: evaluation.of_site(correct[client], total[client])
+            for client, name in enumerate(plan.clients)
+            if int(total[client].sum())
+        }
+    return measured, seconds
+
+
+def measure_at_clients(plan: Plan, candidates: Sequence[Candidate], tasks: Sequence[Sequence[Task]]) -> Measuring:
+    """Models on the held-out images that each client has, pooled: of each candidate, the tasks of all clients. Who does
+    not answer is left out; that nobody does is the end.
+    """
+    expects = evaluation.expected_of_client(plan.method.classes)
+    asked = [replace(task, expects=expects) for each in tasks for task in each]
+    answers: list[tuple[Task, Payload]] = []
+    exchange = Exchange(asked, lambda task, payload: answers.append((task, payload)))
+    yield exchange
+    of_each: list[list[tuple[Task, Payload]]] = [[] for _ in tasks]
+    for place, answer in zip(exchange.accepted, answers, strict=True):
+        of_each[place // len(tasks[0])].append(answer)
+    if not all(of_each):
+        raise Diverged(tasks[0][0].round + 1, f"the model cannot be evaluated: {next(iter(exchange.refused.values()))}")
+    found = [evaluation.measures(evaluation.pooled([payload for _, payload in each])) for each in of_each]
+    measured = _side_by_side(plan, candidates, found)
+    measured["sites"] = {
+        task.name: evaluation.of_site(payload.tensors["confusion"].diagonal(), payload.tensors["confusion"].sum(dim=1))
+        for task, payload in of_each[0]
+    }
+    return measured, exchange.seconds.get("evaluation", 0.0)
+
+
+def _side_by_side(plan: Plan, candidates: Sequence[Candidate], found: Sequence[Record]) -> Record:
+    """All numbers of the global model, and the most important ones of those beside it."""
+    prefix = _prefix(plan.held_out)
     measured = _named(prefix, found[0])
     others = {one.name: {name: each[name] for name in BESIDE} for one, each in zip(candidates, found, strict=True)}
     del others[""]
     measured |= {f"{prefix}averaged_{name}": value for name, value in others.pop("averaged", {}).items()}
-    return {**measured, f"{prefix}final_models": others} if others else measured, seconds
+    return {**measured, f"{prefix}final_models": others} if others else measured
 
 
-def measure_clients(
-    held_out: str, tasks: Sequence[Task], classes: int, sizes: Sequence[int], counts: Mapping[int, Tensor]
-) -> Measuring:
-    """Each client's own model on the held-out images: means over the clients, and the mean over clients of their
-    accuracy on images with the classes of their own data (`own_accuracy`).
+def measure_clients(plan: Plan, tasks: Sequence[Task], counts: Mapping[int, Tensor]) -> Measuring:
+    """Each client's own model on the server's held-out images: means over the clients, and the mean over clients of
+    their accuracy on images with the classes of their own data (`own_accuracy`).
     """
-    expects = evaluation.expected(classes, len(sizes))
+    expects = evaluation.expected(plan.method.classes, len(plan.clients))
     t = tasks[0].round
-    found, seconds = yield from _ask([replace(task, expects=expects) for task in tasks], t)
+    answers, seconds = yield from _ask([replace(task, expects=expects) for task in tasks], t)
+    found = [evaluation.measures(answer) for _, answer in answers]
     for task, each in zip(tasks, found, strict=True):
         if not bool(task.payload.tensors["known"].any()):
             del each["prototype_accuracy"]  # a client without prototypes is no part of that mean
@@ -73,7 +109,13 @@ def measure_clients(
            if task.client in counts]  # fmt: skip
     if own:
         measured["own_accuracy"] = statistics.fmean(own)
-    return _named(_prefix(held_out), measured), seconds
+    measured = _named(_prefix(plan.held_out), measured)
+    if plan.real_sites:
+        measured["sites"] = {
+            task.name: evaluation.of_site(*(answer.tensors[name][task.client] for name in OF_CLIENTS))
+            for task, answer in answers
+        }
+    return measured, seconds
 
 
 def _own(by_class: Sequence[float | None], counts: Tensor) -> float:
@@ -82,9 +124,11 @@ def _own(by_class: Sequence[float | None], counts: Tensor) -> float:
     return float(sum(share * accuracy for accuracy, share in shares if accuracy is not None))
 
 
-def _ask(tasks: Sequence[Task], t: int) -> Generator[Exchange, None, tuple[list[Record], float]]:
-    found: list[Record] = []
-    exchange = Exchange(tasks, lambda task, payload: found.append(evaluation.measures(payload)))
+def _ask(
+    tasks: Sequence[Task], t: int
+) -> Generator[Exchange, None, tuple[list[tuple[Task, Payload]], float]]:  # fmt: skip
+    found: list[tuple[Task, Payload]] = []
+    exchange = Exchange(tasks, lambda task, payload: found.append((task, payload)))
     yield exchange
     if exchange.refused:
         raise Diverged(t + 1, f"the model cannot be evaluated: {next(iter(exchange.refused.values()))}")

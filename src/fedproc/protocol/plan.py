@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from fedproc import streams
 from fedproc.protocol.payload import Tensors
@@ -14,6 +14,8 @@ from fedproc.protocol.server_half import Merge, ServerHalf, ServerStep
 from fedproc.protocol.weights import Shared, Weights
 
 Record = dict[str, Any]
+# who has held-out images: the server, or each client its own, or both; where the server has some, they decide
+EvaluatesAt = Literal["server", "clients", "both"]
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ class Plan:
     shared: Shared | None = None  # what clients share of a model; None: all of it
     postprocessors: Sequence[Postprocessor] = ()
     run: str = ""  # tells tasks of different runs apart
+    evaluates_at: EvaluatesAt = "server"
+    real_sites: bool = False  # the held-out images that the server evaluates on say which client each comes from
 
     def depends_on_rounds(self) -> str | None:
         """What makes a run of T rounds differ from the first T of a longer one, if anything does."""

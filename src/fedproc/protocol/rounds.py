@@ -21,7 +21,7 @@ from fedproc.protocol import postprocess
 from fedproc.protocol.diagnostics import Diagnostics
 from fedproc.protocol.exchange import Exchange
 from fedproc.protocol.guard import Expected, Shapes
-from fedproc.protocol.measure import Candidate, measure, measure_clients
+from fedproc.protocol.measure import Candidate, measure, measure_at_clients, measure_clients
 from fedproc.protocol.payload import Payload, Tensors
 from fedproc.protocol.plan import Plan, Progress, Record, State, cohort
 from fedproc.protocol.server_half import Answer, Pass
@@ -304,8 +304,11 @@ class _Round:
                 )
                 for client in where
             ]  # fmt: skip
-            counts = self._diagnostics.counts()
-            measured, seconds = yield from measure_clients(plan.held_out, tasks, method.classes, state.sizes, counts)
+            if plan.evaluates_at == "server":
+                measured, seconds = yield from measure_clients(plan, tasks, self._diagnostics.counts())
+            else:
+                alone = [Candidate("", state.weights, *shown)]
+                measured, seconds = yield from measure_at_clients(plan, alone, [tasks])
             return measured, seconds, diagnostics
         candidates = [Candidate("", state.weights, *shown)]
         if state.averaged is not None:
@@ -313,9 +316,17 @@ class _Round:
         if last:
             finals = method.final_models(state.weights, self._own)
             candidates += [Candidate(name, weights, *shown) for name, weights in finals.items()]
-        measured, seconds = yield from measure(
-            plan.held_out, candidates, method.classes, state.sizes, self._t, plan.run
-        )
+        measured, seconds = {}, 0.0
+        if plan.evaluates_at != "server":
+            there = _there(state)
+            asked = [
+                [_task(plan, state, Kind.EVALUATE, client, payload, None) for client in there]
+                for payload in (one.payload for one in candidates)
+            ]
+            measured, seconds = yield from measure_at_clients(plan, candidates, asked)
+        if plan.evaluates_at != "clients":
+            found, spent = yield from measure(plan, candidates, self._t)
+            measured, seconds = {**measured, **found}, seconds + spent
         return measured, seconds, diagnostics
 
     def _expected_training(self, means: MeansMode | None, diagnose: bool) -> Expected:

@@ -4,6 +4,7 @@ config.json         every resolved value, and the fingerprint of the data
 environment.json    versions, device, how the work was laid out
 partition.json      how many samples of each class each client holds
 metrics.jsonl       one line per round, each with a checksum of itself and of all before it
+sites.jsonl         correct answers and images of each class at each site, where clients are real sites
 checkpoint/         the last two while running, the final one after
 model.safetensors   the trained network, prototypes, class names, normalisation
 result.json         the headline numbers; its presence means the run is over
@@ -29,7 +30,17 @@ from fedproc.runs.checkpoint import Checkpoint
 from fedproc.runs.lock import Lock, expect_folder
 from fedproc.runs.result import as_one_of_many, evaluated, result_checksum
 from fedproc.runs.saved import OURS, completed, read_result
-from fedproc.runs.schema import FORMAT, ConfigFile, ConfusionLine, EnvironmentFile, MetricsLine, Schema, read, read_json
+from fedproc.runs.schema import (
+    FORMAT,
+    ConfigFile,
+    ConfusionLine,
+    EnvironmentFile,
+    MetricsLine,
+    Schema,
+    SitesLine,
+    read,
+    read_json,
+)
 
 FILES = (
     "config.json",
@@ -37,6 +48,7 @@ FILES = (
     "partition.json",
     "metrics.jsonl",
     "confusion.jsonl",
+    "sites.jsonl",
     "model.safetensors",
     "averaged.safetensors",
     "model.onnx",
@@ -46,7 +58,11 @@ FILES = (
     "result.json",
     "checkpoint",
 )
-LINES: dict[str, type[Schema]] = {"metrics.jsonl": MetricsLine, "confusion.jsonl": ConfusionLine}
+LINES: dict[str, type[Schema]] = {
+    "metrics.jsonl": MetricsLine,
+    "confusion.jsonl": ConfusionLine,
+    "sites.jsonl": SitesLine,
+}
 Record = dict[str, Any]
 
 
@@ -111,6 +127,7 @@ class RunFolder:
         known = self._known()
         self.result()
         self.confusions()
+        self.sites()
         self.environment()
         if known is None:
             return
@@ -169,8 +186,8 @@ class RunFolder:
             self._lock.check()
             last, irregular = self.metrics()[-1:], old % eval_every != 0
             records = [*self.metrics()[:-1], *(as_one_of_many(record, irregular) for record in last)]
-            confusions = [r for r in self.confusions() if not irregular or r["round"] != old]
-            new = {"metrics.jsonl": records, "confusion.jsonl": confusions}
+            new = {name: [r for r in self._lines(name) if not irregular or r["round"] != old] for name in LINES}
+            new["metrics.jsonl"] = records
             accepted = {name: [lines.checksum_of(each)] for name, each in new.items()}
             checkpoint.confirm(self._file("checkpoint"), old, accepted)
             for name, each in new.items():
@@ -201,7 +218,9 @@ class RunFolder:
     def write_partition(
         self, class_names: Sequence[str], counts: Sequence[Sequence[int]], client_names: Sequence[str] = ()
     ) -> None:
-        """One line per client; their names, where each has one. A file that is there must say the same."""
+        """One line per client; their names, where each has one. A file that is there must say the same, and may grow
+        where clients with names have joined.
+        """
         rows = ",\n    ".join(json.dumps(list(row)) for row in counts)
         names = {"class_names": class_names, "client_names": client_names if len(client_names) == len(counts) else []}
         heads = "".join(f'  "{name}": {json.dumps(list(each))},\n' for name, each in names.items() if each)
@@ -209,9 +228,11 @@ class RunFolder:
         path = self._file("partition.json")
         if path.exists():
             with self._way_out():
-                if read_json(path) != json.loads(text):
+                there = read_json(path)
+                if there == json.loads(text):
+                    return
+                if there is None or not client_names or not _continues(there, json.loads(text)):
                     raise InputError(f"{path}: not who holds what in this run")
-            return
         write_file(self._file("partition.json"), lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
     def result(self) -> Record | None:
@@ -241,12 +262,16 @@ class RunFolder:
         known = self._checksums.setdefault(name, [(0, "")])
         return [each for each in known if up_to is None or each[0] <= up_to][-1]
 
-    def append_metrics(self, record: Record, confusion: Record | None) -> None:
+    def sites(self) -> list[Record]:
+        """What was seen at each site, of each evaluated round."""
+        return self._lines("sites.jsonl")
+
+    def append_metrics(self, record: Record, beside: Mapping[str, Record]) -> None:
+        """A round's record, and what goes to files beside metrics.jsonl, which is written last."""
         self._lock.check()
-        for name, line in (("confusion.jsonl", confusion), ("metrics.jsonl", record)):
-            if line is not None:
-                checksum = lines.append_line(self._file(name), line, self._last(name)[1])
-                self._checksums[name] = [*self._checksums[name][-2:], (int(line["round"]), checksum)]
+        for name, line in {**beside, "metrics.jsonl": record}.items():
+            checksum = lines.append_line(self._file(name), line, self._last(name)[1])
+            self._checksums[name] = [*self._checksums[name][-2:], (int(line["round"]), checksum)]
 
     def save_checkpoint(self, round_number: int, tensors: Mapping[str, Tensor], values: Record) -> list[Path]:
         """Write one and keep the last two; returns those that are there."""
@@ -274,7 +299,7 @@ class RunFolder:
             if name == "metrics.jsonl" and len(records) != at:
                 with self._way_out():
                     raise InputError(f"{self._file(name)}: fewer than the {at} rounds done")
-            confirmed = found.values.lines.get(name, []) if found else [""]
+            confirmed = found.values.lines.get(name, [""]) if found else [""]
             if lines.checksum_of(records) not in confirmed:
                 with self._way_out():
                     raise InputError(f"{self._file(name)}: not the lines that the checkpoint of round {at} confirms")
@@ -291,6 +316,13 @@ class RunFolder:
             path.parent.mkdir(exist_ok=True)
             sweep(path.parent)
         write_file(path, lambda temporary: temporary.write_bytes(content))
+
+
+def _continues(old: Record, new: Record) -> bool:
+    """Whether a partition only has clients that another had not."""
+    same = all(new.get(name) == value for name, value in old.items() if name not in ("counts", "client_names"))
+    rows = [(new.get(name, [])[: len(old.get(name, []))], old.get(name, [])) for name in ("counts", "client_names")]
+    return same and all(one == other for one, other in rows)
 
 
 def client_model(client: int) -> str:

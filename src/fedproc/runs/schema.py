@@ -75,6 +75,16 @@ class ConfusionLine(Schema):
     confusion: list[list[int]]
 
 
+class SiteCounts(Schema):
+    correct: list[int]
+    total: list[int]
+
+
+class SitesLine(Schema):
+    round: int
+    sites: dict[str, SiteCounts]
+
+
 class ResultFile(Schema):
     status: Literal["finished", "diverged", "failed"]
 

@@ -20,10 +20,11 @@ from fedproc.lanes.stacked import StackedExecutor
 from fedproc.lanes.streamed import StreamedExecutor
 from fedproc.protocol.exchange import Exchange
 from fedproc.protocol.task import Kind
+from fedproc.runs.keeper import failed_result
 from fedproc.runs.provenance import environment
 from fedproc.simulation.interrupt import Interrupt
 from fedproc.simulation.preparation import Library
-from fedproc.simulation.session import Session, failed_result, from_plugin
+from fedproc.simulation.session import Session, from_plugin
 
 Record = dict[str, Any]
 

@@ -1,0 +1,188 @@
+"""An experiment made into what its two halves need, from what is known of the images: network, method, lanes' setting
+and the round loop's plan. The simulator makes all of it in one process; in a federation the server makes the plan and
+each site its own setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fedproc import streams
+from fedproc.data.augment import AUGMENTATIONS, Normalisation
+from fedproc.errors import InputError
+from fedproc.experiment import Experiment
+from fedproc.lanes import Bank, Setting
+from fedproc.methods.checked_client import CheckedClient
+from fedproc.methods.checked_server import CheckedServer, made_method
+from fedproc.methods.merges import MERGES
+from fedproc.methods.method import ClientProblem, Method, ServerProblem, TensorInfo
+from fedproc.methods.server_steps import SERVER_STEPS
+from fedproc.methods.small_classes import SmallClasses
+from fedproc.networks import EMBEDDING, Layout, Network, NetworkSpec, build, layout_of, load_encoder
+from fedproc.protocol.plan import EvaluatesAt, Plan
+from fedproc.protocol.weights import Shared, Weights
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What the images of an experiment are of, and how they look: the same for everyone who takes part."""
+
+    class_names: tuple[str, ...]
+    channels: int
+    side: int
+    normalisation: Normalisation
+
+    @property
+    def classes(self) -> int:
+        return len(self.class_names)
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """An experiment's network and method."""
+
+    experiment: Experiment
+    subject: Subject
+    spec: NetworkSpec
+    network: Network
+    layout: Layout
+    method: Method
+    server: CheckedServer
+    shared: Shared | None
+
+    def setting(self, bank: Bank, device: torch.device) -> Setting:
+        """What lanes need, with the images they train on."""
+        e = self.experiment
+        return Setting(
+            method=CheckedClient(self.method.client_half(), self.shared),
+            spec=self.spec,
+            network=self.network,
+            layout=self.layout,
+            train=bank,
+            augmentation=AUGMENTATIONS[e.augment],
+            normalisation=self.subject.normalisation,
+            batch_size=e.batch_size,
+            momentum=e.momentum,
+            weight_decay=e.weight_decay,
+            model_seed=e.model_seed,
+            device=device,
+        )
+
+    def plan(
+        self, clients: Sequence[str], run: str = "", evaluates_at: EvaluatesAt = "server", real_sites: bool = False
+    ) -> Plan:
+        """What the round loop needs; clients are names."""
+        e, kind = self.experiment, self.experiment.method_type
+        return Plan(
+            method=self.server,
+            rounds=self.server.rounds,
+            clients=clients,
+            sample=e.sample,
+            lr=e.lr,
+            eval_every=e.eval_every,
+            model_seed=e.model_seed,
+            batch_size=e.batch_size,
+            held_out="val" if e.val_fraction > 0 else "test",
+            merge=MERGES[e.merge or kind.merge],
+            server_step=SERVER_STEPS[e.server_step or kind.server_step],
+            lr_schedule=e.lr_schedule,
+            lr_floor=e.lr_floor,
+            average_weights=e.average_weights,
+            send_averaged=e.send_averaged,
+            classifier=self.layout.span("classifier."),
+            shared=self.shared,
+            postprocessors=postprocessors(e),
+            run=run,
+            evaluates_at=evaluates_at,
+            real_sites=real_sites,
+        )
+
+    def first_weights(self, device: torch.device) -> Weights:
+        """What training starts from."""
+        weights = self.layout.read(self.network)
+        return Weights(*(tensor.to(device) for tensor in weights.tensors().values()))
+
+    def description(self) -> dict[str, object]:
+        """What a model file says of the network and of the images it wants."""
+        spec, normalisation = self.spec, self.subject.normalisation
+        return {
+            "schema": 1,
+            "class_names": list(self.subject.class_names),
+            "mean": list(normalisation.mean),
+            "std": list(normalisation.std),
+            "network": spec.name,
+            "width": spec.width,
+            "norm": spec.norm,
+            "channels": spec.channels,
+            "image_size": spec.side,
+            "normalize_z": spec.normalize_z,
+            "dtype": str(spec.dtype).removeprefix("torch."),
+        }
+
+
+def assemble(experiment: Experiment, subject: Subject) -> Assembly:
+    """Build the network and make the method; nothing of the images themselves is needed."""
+    e = experiment
+    spec = network_spec(e, subject)
+    network = build(spec, e.model_seed)
+    if e.encoder_weights is not None:
+        load_encoder(network, e.encoder_weights)
+    layout = layout_of(network, spec)
+    at_client = ClientProblem(
+        classes=subject.classes,
+        features=EMBEDDING,
+        dtype=spec.dtype,
+        momentum=e.momentum,
+        calibrate=e.calibrate,
+        calibrate_prototypes=e.calibrate if e.calibrate_prototypes is None else e.calibrate_prototypes,
+    )
+    at_server = ServerProblem(
+        rounds=e.rounds,
+        epochs=e.epochs,
+        model_seed=e.model_seed,
+        server_beta=e.server_beta,
+        server_lr=e.server_lr,
+    )
+    method = made_method(e.method_type, e.options, at_client, at_server)
+    server = CheckedServer(method)
+    shared = layout.shared(lambda name, shape, layer: server.personal(TensorInfo(name, shape, layer)))
+    if shared is not None and e.average_weights:
+        raise InputError(f"--average-weights {e.average_weights}: {e.method} has models of each client's own")
+    return Assembly(e, subject, spec, network, layout, method, server, shared)
+
+
+def resolve_device(name: str) -> torch.device:
+    """The torch device of --device; auto takes a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda"):
+        count = torch.cuda.device_count()
+        number = int(name.partition(":")[2] or 0)
+        if number >= count:
+            raise InputError(f"--device {name}: torch sees {count} GPUs here; use --device cpu or auto")
+    return torch.device(name)
+
+
+def postprocessors(experiment: Experiment) -> tuple[SmallClasses, ...]:
+    """What acts on answers before they are sent."""
+    return (SmallClasses(experiment.smallest_class),) if experiment.smallest_class > 1 else ()
+
+
+def network_spec(experiment: Experiment, subject: Subject) -> NetworkSpec:
+    e = experiment
+    dtype = torch.float64 if e.dtype == "float64" else torch.float32
+    return NetworkSpec(
+        e.network, e.width, subject.channels, subject.side, subject.classes, e.normalize_z, dtype, e.norm
+    )  # fmt: skip
+
+
+def fresh_weights(experiment: Experiment, setting: Setting, number: int) -> Weights:
+    """The n-th other set of initial weights."""
+    network = build(setting.spec, streams.fold(experiment.model_seed, number) % 2**32)
+    if experiment.encoder_weights is not None:
+        load_encoder(network, experiment.encoder_weights)
+    weights = setting.layout.read(network)
+    return Weights(*(tensor.to(setting.device) for tensor in weights.tensors().values()))

@@ -1,0 +1,197 @@
+"""A run under way on record: its folder opened or continued, its records, the state after its last whole round. The
+simulator and the server of a federation keep their runs with this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedproc.assembly import Assembly
+from fedproc.errors import Diverged, Failed
+from fedproc.experiment import Experiment
+from fedproc.methods.plugin import plugin_hash
+from fedproc.networks import encoder_file
+from fedproc.protocol.diagnostics import Diagnostics
+from fedproc.protocol.plan import Plan, Progress, State, first_state
+from fedproc.protocol.weights import Weights
+from fedproc.runs.client_states import ClientStates, Holdings
+from fedproc.runs.folder import RunFolder, client_model
+from fedproc.runs.result import summarise
+from fedproc.runs.state import restored_state, saved_state
+
+Record = dict[str, Any]
+
+
+class Keeper:
+    """A run on record. Without a folder everything stays in memory."""
+
+    def __init__(
+        self, experiment: Experiment, label: str, assembly: Assembly, plan: Plan, device: torch.device
+    ) -> None:
+        self.experiment, self.label, self.device = experiment, label, device
+        self.assembly, self.plan = assembly, plan
+        self.states = ClientStates(experiment.client_memory << 20, device)
+        self.folder: RunFolder | None = None
+        self.records: list[Record] = []
+        self.result: Record | None = None
+        self.ended: Diverged | Failed | None = None  # what ended it early
+        self.notes: list[str] = []
+        start = first_state(plan, assembly.first_weights(device))
+        self._now: tuple[State, Holdings] = (start, self.states.holdings)
+        self._saved_round: int | None = None
+
+    @property
+    def state(self) -> State:
+        """The round loop's state after the last whole round."""
+        return self._now[0]
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Of the data."""
+
+    @abstractmethod
+    def held_counts(self) -> Sequence[Sequence[int]]:
+        """How many samples of each class each client trains on."""
+
+    def client_names(self) -> Sequence[str]:
+        """What the clients are called, where they have names of their own."""
+        return ()
+
+    @cached_property
+    def config(self) -> Record:
+        """What config.json holds."""
+        e = self.experiment
+        config = {**e.config(), "rounds": self.plan.rounds, "fingerprint": self.fingerprint()}
+        for name in ("partition_file", "encoder_weights"):
+            path = getattr(e, name)
+            if path is not None:
+                config[f"{name}_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+        if (digest := plugin_hash(e.method, e.plugin)) is not None:
+            config["plugin_sha256"] = digest
+        source = encoder_file(e.network) if self.assembly.spec.foreign else None
+        if source is not None:
+            config["network_sha256"] = hashlib.sha256(source.read_bytes()).hexdigest()
+        return config
+
+    def claim(self, path: Path, fresh: bool = False) -> None:
+        """Take the folder for this process, and refuse what cannot be continued, with nothing in it changed yet."""
+        self.folder = RunFolder(path)
+        if not fresh:
+            self.folder.check(self.config, self.plan.depends_on_rounds())
+
+    def open(self, fresh: bool) -> None:
+        """Start in the folder, or continue what is there."""
+        folder = self.folder
+        if folder is None:
+            return
+        folder.prepare(fresh)
+        try:
+            self.states.place(folder.path / "clients")
+            folder.settle(self.config)
+            folder.write_partition(self.assembly.subject.class_names, self.held_counts(), self.client_names())
+            self.result = folder.result()
+            if self.result is not None and self.result["status"] == "failed":
+                folder.forget_result()  # what failed is tried again
+                self.result = None
+            found = folder.resume(self.plan.rounds) if self.result is None else None
+            self.records = folder.metrics()
+            if found is not None:
+                self.notes += found.complaints
+                self._now = restored_state(found, self.state)
+                self.states.adopt(self._now[1])
+                self._saved_round = self.state.round
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self.folder is not None:
+            self.folder.close()
+            self.folder = None
+
+    def save(self) -> None:
+        """Write the checkpoint of the last whole round, if it is not there yet."""
+        if self.folder is None or self.result is not None or self._saved_round == self.state.round:
+            return
+        if not self.state.started:
+            return
+        state, holdings = self._now
+        tensors, values = saved_state(state, holdings)
+        self.states.sweep(holdings, self.folder.save_checkpoint(state.round, tensors, values))
+        self._saved_round = state.round
+
+    def note(self, progress: Progress) -> None:
+        if progress.record is not None:
+            beside = _beside(progress.record)
+            if self.folder is not None:
+                self.folder.append_metrics(progress.record, beside)
+            self.records.append(progress.record)
+        # One assignment for what belongs together: an interrupt finds the round before, with metrics one line ahead
+        # of it, or this one. (Signals cannot be held back instead: they reach the main thread through the lanes'.)
+        self._now = (progress.state, self.states.settled())
+        self.states.adopt(self._now[1])
+        done = self.state.round
+        if progress.record is None or done % self.experiment.checkpoint_every == 0 or done == self.plan.rounds:
+            self.save()
+
+    def finish(self) -> None:
+        summary = summarise(self.records, self.plan.held_out, self.experiment.target_accuracy)
+        result = {"method": self.experiment.method, "label": self.label, **summary}
+        if self.folder is not None:
+            for name, tensors in self._models():
+                self.folder.write_model(name, tensors, self.assembly.description())
+            self.states.sweep(self._now[1], self.folder.finish_checkpoints())
+            self.folder.write_result(result)
+        self.result = result
+
+    def end(self, error: Diverged | Failed, status: str) -> None:
+        """The run ends before its last round."""
+        self.ended = error
+        self.save()
+        result = {**failed_result(self.experiment.method, self.label, error.round, error.reason), "status": status}
+        if self.folder is not None:
+            self.states.sweep(self._now[1], self.folder.finish_checkpoints())
+            self.folder.write_result(result)
+        self.result = result
+
+    def _models(self) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
+        """The averaged network and its prototypes by file name; or each client's, where they have models of their
+        own.
+        """
+        layout, state, method = self.assembly.layout, self.state, self.plan.method
+        shown = method.prototypes(state.method) or Diagnostics.shown(
+            state.diagnostics, method.classes, method.features, state.weights.params
+        )
+        prototypes = dict(zip(("prototypes", "known"), shown, strict=True))
+        if self.plan.shared is not None:
+            for client in range(len(self.plan.clients)):
+                own = self.states.latest(client)
+                if own is not None:
+                    yield client_model(client), layout.named(Weights.of(own))
+            if self.plan.shared.nothing:
+                return
+        yield "model.safetensors", {**layout.named(state.weights), **prototypes}
+        if state.averaged is not None:
+            yield "averaged.safetensors", {**layout.named(state.averaged), **prototypes}
+
+
+def _beside(record: Record) -> dict[str, Record]:
+    """The confusion matrix and the sites' counts of a record, which go to files of their own."""
+    found = {}
+    for name, kind in (("confusion", "confusion"), ("val_confusion", "confusion"), ("sites", "sites")):
+        if name in record:
+            found[f"{kind}.jsonl"] = {"round": record["round"], kind: record.pop(name)}
+    return found
+
+
+def failed_result(method: str, label: str, round_number: int, reason: str) -> Record:
+    """What result.json holds of a run that a person's own code ended."""
+    return {"method": method, "label": label, "status": "failed", "round": round_number, "reason": reason}
