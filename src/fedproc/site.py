@@ -99,10 +99,13 @@ class Site:
     def reply(self, task: Task, outcome: Outcome) -> Reply:
         """What is sent of what was computed."""
         found = outcome[0]
-        if found.payload is None or not self._postprocessors:
+        if found.payload is None:
             return found
-        sent = postprocess.send(self._postprocessors, task, found.payload)
-        return Reply(sent, found.refused, found.seconds)
+        payload = found.payload
+        if task.kind is Kind.EVALUATE:  # lanes find more than every server asks for
+            asked = {name: tensor for name, tensor in payload.tensors.items() if name in task.expects.tensors}
+            payload = Payload(asked, payload.counts)
+        return Reply(postprocess.send(self._postprocessors, task, payload), found.refused, found.seconds)
 
     def accepted(self, task: Task, outcome: Outcome) -> None:
         """The answer was accepted (or, where that shows only later, was sent): its state is the client's."""

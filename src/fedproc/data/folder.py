@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedproc import streams
-from fedproc.data.gather import Files, Item, gather
-from fedproc.data.images import Images
+from fedproc.data.gather import Files, Item, decoded, gather
+from fedproc.data.images import Images, Split
 from fedproc.data.pictures import DICOM, EXTENSIONS, Picture
 from fedproc.errors import InputError
 
@@ -44,6 +44,17 @@ def find(folder: Path, test_fraction: float, data_seed: int) -> Files:
     if strange:
         raise InputError(f"{folder}: the test images have a class {strange[0]} that the training images do not have")
     return Files(str(folder), train, test)
+
+
+def read_flat(folder: Path, class_names: Sequence[str], side: int, channels: int) -> Split:
+    """All images of <class>/*, which must be of these classes."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder")
+    items = _items(_classes(folder))
+    strange = sorted({item.label for item in items} - set(class_names))
+    if strange:
+        raise InputError(f"{folder}: images of {strange[0]}, expected {', '.join(class_names)}")
+    return decoded(items, class_names, side, channels)
 
 
 def _folders(folder: Path) -> list[Path]:

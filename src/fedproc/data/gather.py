@@ -54,7 +54,7 @@ class Files:
         """Decode all of them."""
         train, test = self.train, self.test
         site_names = sorted({item.site for item in train if item.site is not None})
-        splits = [_decoded(items, class_names, side, channels) for items in (train, test)]
+        splits = [decoded(items, class_names, side, channels) for items in (train, test)]
         sites = label_numbers([item.site or "" for item in train], site_names) if site_names else None
         known = site_names and all(item.site in site_names for item in test)
         tested = label_numbers([item.site or "" for item in test], site_names) if known else None
@@ -76,7 +76,8 @@ def _own_side(sizes: Sequence[tuple[int, int]]) -> int:
     return first[0] if own else USUAL_SIDE
 
 
-def _decoded(items: Sequence[Item], class_names: Sequence[str], side: int, channels: int) -> Split:
+def decoded(items: Sequence[Item], class_names: Sequence[str], side: int, channels: int) -> Split:
+    """All of them, in one array."""
     images = room((len(items), channels, side, side))
 
     def fill(place: int) -> None:

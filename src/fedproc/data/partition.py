@@ -230,16 +230,21 @@ class Deal:
 
 
 def hold_out(
-    shares: Sequence[Indices], labels: Labels, fraction: float, seed: int, groups: Labels | None = None
+    shares: Sequence[Indices],
+    labels: Labels,
+    fraction: float,
+    seed: int,
+    groups: Labels | None = None,
+    first: int = 0,
 ) -> list[tuple[Indices, Indices]]:
     """(training, validation) samples of each client, at least one left for training: stratified, or where samples
-    belong to groups whole groups, at whichever clients their samples are.
+    belong to groups whole groups, at whichever clients their samples are. `first` is the first client's number.
     """
     if fraction == 0:
         return [(share, share[:0]) for share in shares]
     if groups is not None:
         return _hold_out_groups(shares, groups, fraction, seed)
-    return [_hold_out_samples(share, labels, fraction, seed, client) for client, share in enumerate(shares)]
+    return [_hold_out_samples(share, labels, fraction, seed, client) for client, share in enumerate(shares, first)]
 
 
 def _hold_out_groups(

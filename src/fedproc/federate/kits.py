@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedproc.errors import InputError, RunError
+from fedproc.federate import policy
 from fedproc.federate.names import ADMIN, CONTROLLER, FORWARDER, ORGANISATION, PROJECT, SERVER_NAME
 from fedproc.files import naming, write_json
 
@@ -83,7 +84,7 @@ class Kit:
         common = own.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
         expected = {"server": SERVER_NAME, "admin": ADMIN, "site": self.name}[self.role]
         if not common or common[0].value != expected:
-            named = common[0].value if common else "nobody"
+            named = str(common[0].value) if common else "nobody"
             raise InputError(f"{self.path}: the certificate is {named}'s, expected {expected}'s; kits cannot be mixed")
         left = (self.expires() - datetime.now(UTC)).days
         if left < 0:
@@ -101,7 +102,9 @@ def open_kit(path: Path, role: Role) -> Kit:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path / ABOUT}: cannot be read: {error}") from error
     if kit.role != role:
-        raise InputError(f"{path}: the kit of {'a site' if kit.role == 'site' else 'the ' + kit.role}, expected {role}'s")
+        raise InputError(
+            f"{path}: the kit of {'a site' if kit.role == 'site' else 'the ' + kit.role}, expected {role}'s"
+        )
     return kit
 
 
@@ -173,7 +176,9 @@ def _authority(kits: Path) -> tuple[str, int]:
         about = json.loads((kits / AUTHORITY / ABOUT).read_text(encoding="utf-8"))
         return str(about["host"]), int(about["port"])
     except FileNotFoundError:
-        raise InputError(f"{kits}: no authority in it; expected the folder that `fedproc federate init` wrote") from None
+        raise InputError(
+            f"{kits}: no authority in it; expected the folder that `fedproc federate init` wrote"
+        ) from None
 
 
 def _check_host(host: str) -> None:
@@ -189,7 +194,9 @@ def _check_sites(sites: Sequence[str]) -> None:
         raise InputError("--sites: expected the name of one site at least")
     for name in sites:
         if NAME.fullmatch(name) is None or name in RESERVED:
-            raise InputError(f"--sites {name}: expected a name of a-z, 0-9 and -, other than {', '.join(sorted(RESERVED))}")
+            raise InputError(
+                f"--sites {name}: expected a name of a-z, 0-9 and -, other than {', '.join(sorted(RESERVED))}"
+            )
     twice = [name for name in sites if list(sites).count(name) > 1]
     if twice:
         raise InputError(f"--sites: {twice[0]} is named more than once")
@@ -222,6 +229,8 @@ def _provision(
                     raise InputError(f"{target}: already there; move it away first")
                 shutil.copytree(source, target)
                 _finish(target, name, host, port)
+            for unused in [*(target / "startup").glob("*.sh"), *target.rglob("*.ipynb"), *target.rglob("readme.txt")]:
+                unused.unlink()
             for key in (target / "startup").glob("*.key"):
                 os.chmod(key, 0o600)
             os.chmod(target, 0o700)
@@ -266,8 +275,6 @@ def _finish(kit: Path, name: str, host: str, port: int) -> None:
     """Our settings: no code in jobs for anyone, our classes alone, everything inside the kit."""
     role: Role = "server" if name == SERVER_NAME else "admin" if name == "admin" else "site"
     write_json(kit / ABOUT, {"role": role, "name": name, "host": host, "port": port})
-    for script in [*(kit / "startup").glob("*.sh"), *(kit / "startup").glob("*.ipynb"), *kit.rglob("readme.txt")]:
-        script.unlink()
     if role == "admin":
         return
     local = kit / "local"
@@ -285,11 +292,11 @@ def _finish(kit: Path, name: str, host: str, port: int) -> None:
     else:
         resources["allow_log_streaming"] = False  # logs of a site stay at the site
         resources["components"] = [c for c in resources["components"] if c["id"] != "site_log_streamer"]
-        write_policy(kit)
+        (kit / policy.FILE).write_text(policy.TEXT, encoding="utf-8")
     write_json(local / "resources.json", resources)
-    nothing = {right: "none" for right in ("submit_job", "clone_job", "manage_job", "download_job", "operate")}
+    nothing = dict.fromkeys(("submit_job", "clone_job", "manage_job", "download_job", "operate"), "none")
     nothing |= {"shell_commands": "none", "byoc": "none", "server-predeployed-flwr": "none"}
-    everything = {right: "any" for right in ("submit_job", "manage_job", "download_job", "view", "operate")}
+    everything = dict.fromkeys(("submit_job", "manage_job", "download_job", "view", "operate"), "any")
     permissions = {
         "project_admin": {**nothing, **everything},
         **{other: {**nothing, "view": "any"} for other in ("org_admin", "lead", "member")},
@@ -297,17 +304,3 @@ def _finish(kit: Path, name: str, host: str, port: int) -> None:
     write_json(local / "authorization.json", {"format_version": "1.0", "permissions": permissions})
     for default in local.glob("*.sample"):
         default.unlink()
-
-
-POLICY = """\
-# What this site lets a federation do with it. Edit it; it is read when a run begins and before every answer.
-
-# methods = ["fedproc", "fedavg"]     # only these; left out: all that fedproc has, and plugins that you installed
-max_rounds = 1000                     # of a run
-smallest_class = 5                    # a prototype of a class with fewer images is not sent
-diagnostics = true                    # class means that only feed the nearest-prototype accuracy may be sent
-"""
-
-
-def write_policy(kit: Path) -> None:
-    (kit / "policy.toml").write_text(POLICY, encoding="utf-8")

@@ -17,6 +17,7 @@ TASK = "fedproc"  # the one kind of task that NVFlare sees
 HEAD, BODY = "head", "body"  # of a message: JSON, and tensors as safetensors
 TOPIC = "fedproc"  # of what is asked of a running job
 
+RESULT = "fedproc"  # in what can be downloaded of a job: the run's folder without checkpoints
 SOCKET = "FEDPROC_TRAINER"  # environment: where a site's trainer listens
 
 

@@ -1,9 +1,12 @@
-"""Payloads, tasks and replies as bytes: safetensors, with everything that is no tensor as JSON in its metadata."""
+"""Tasks and replies as messages: a head of JSON, and the tensors as safetensors. The same tensors sent to many sites
+are bytes once.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,24 +18,29 @@ from fedproc.protocol.guard import Expected, Refused
 from fedproc.protocol.payload import Payload
 from fedproc.protocol.task import Kind, Phase, Reply, Task
 
-VERSION = 1
-KEY = "fedproc"
+VERSION = 2
 DTYPES = {
     str(d).removeprefix("torch."): d
     for d in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool)
 }
 
 
-def encode_payload(payload: Payload) -> bytes:
-    return _pack("payload", payload.tensors, {"counts": dict(payload.counts)})
+@dataclass(frozen=True)
+class Message:
+    """What goes over a wire: the head says everything but the tensors."""
+
+    head: bytes
+    body: bytes = b""
 
 
-def decode_payload(content: bytes) -> Payload:
-    tensors, about = _unpack("payload", content)
-    return Payload(tensors, about["counts"])
+def encode_tensors(tensors: Mapping[str, Tensor]) -> bytes:
+    ready = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    content: bytes = save(ready)
+    return content
 
 
-def encode_task(task: Task) -> bytes:
+def encode_task(task: Task, tensors: bytes | None = None) -> Message:
+    """A task; `tensors` are its payload's as bytes, where they are at hand."""
     expects = task.expects
     about = {
         "kind": task.kind.value,
@@ -53,11 +61,11 @@ def encode_task(task: Task) -> bytes:
         "name": task.name,
         "last_accepted": task.last_accepted,
     }
-    return _pack("task", task.payload.tensors, about)
+    return Message(_head("task", about), encode_tensors(task.payload.tensors) if tensors is None else tensors)
 
 
-def decode_task(content: bytes) -> Task:
-    tensors, about = _unpack("task", content)
+def decode_task(message: Message) -> Task:
+    about, tensors = read_head("task", message.head), _tensors(message.body)
     try:
         wanted = about["expects"]
         expects = Expected(
@@ -84,7 +92,7 @@ def decode_task(content: bytes) -> Task:
         raise Refused(f"not a task: {type(error).__name__}: {error}") from error
 
 
-def encode_reply(reply: Reply) -> bytes:
+def encode_reply(reply: Reply) -> Message:
     payload = reply.payload
     about = {
         "answered": payload is not None,
@@ -92,12 +100,13 @@ def encode_reply(reply: Reply) -> bytes:
         "refused": reply.refused,
         "seconds": dict(reply.seconds),
     }
-    return _pack("reply", payload.tensors if payload is not None else {}, about)
+    return Message(_head("reply", about), encode_tensors(payload.tensors) if payload is not None else b"")
 
 
-def decode_reply(content: bytes) -> Reply:
-    tensors, about = _unpack("reply", content)
+def decode_reply(message: Message) -> Reply:
+    about = read_head("reply", message.head)
     try:
+        tensors = _tensors(message.body) if about["answered"] else {}
         payload = Payload(tensors, about["counts"]) if about["answered"] else None
         return Reply(payload, about["refused"], about["seconds"])
     except KeyError as error:
@@ -108,24 +117,27 @@ def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _pack(what: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:
-    ready = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    content: bytes = save(ready, metadata={KEY: json.dumps({"version": VERSION, "what": what, **about})})
-    return content
+def _head(what: str, about: Mapping[str, Any]) -> bytes:
+    return json.dumps({"version": VERSION, "what": what, **about}).encode()
 
 
-def _unpack(what: str, content: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors by name and the rest; whatever is wrong with the bytes is a reason to refuse them."""
+def read_head(what: str, head: bytes) -> dict[str, Any]:
+    """What a message says of itself; refused if it is no such message."""
     try:
-        size = int.from_bytes(content[:8], "little")
-        header = json.loads(content[8 : 8 + size])
-        about: dict[str, Any] = json.loads(header["__metadata__"][KEY])
+        about: dict[str, Any] = json.loads(head)
         if about["version"] != VERSION:
             raise Refused(f"written with version {about['version']} of the format, this one reads {VERSION}")
         if about["what"] != what:
             raise Refused(f"is a {about['what']}, expected a {what}")
-        return load(content), about
-    except (KeyError, TypeError, ValueError, RecursionError, SafetensorError) as error:
+        return about
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, Refused):
             raise
         raise Refused(f"not a {what}: {type(error).__name__}: {error}") from error
+
+
+def _tensors(body: bytes) -> dict[str, Tensor]:
+    try:
+        return load(body)
+    except (KeyError, TypeError, ValueError, RecursionError, SafetensorError) as error:
+        raise Refused(f"its tensors cannot be read: {type(error).__name__}: {error}") from error

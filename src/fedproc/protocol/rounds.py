@@ -265,6 +265,8 @@ class _Round:
             "samples": sums.samples,
             **self._traffic(),
         }
+        if self._plan.evaluates_at != "server":  # real sites, of whom some may have been away
+            record["took_part"] = self._accepted
         if sums.clients and not self._alone:
             record["update_norm"] = float(length(state.weights.params - self._before.weights.params))
             record["client_drift"] = sums.drift()

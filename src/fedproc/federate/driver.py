@@ -1,0 +1,455 @@
+"""Drives the round loop with sites on other machines, for one segment of a run: from the checkpoint that is there to
+the last round, or until somebody ends it. What carries messages is a `Wire`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedproc.data import source_of
+from fedproc.errors import Diverged, Failed, MethodError
+from fedproc.experiment import Experiment
+from fedproc.federate.joining import Agreed, Invitation, Joined, Look, Ready, Said, Seen, heard, kind_of, tell
+from fedproc.federate.server_run import Agreement, ServerRun, agree_on_look, checked_seen, code_of, pooled_pixels
+from fedproc.lanes import Executor
+from fedproc.protocol import codec
+from fedproc.protocol.codec import Message
+from fedproc.protocol.exchange import Exchange
+from fedproc.protocol.guard import Refused
+from fedproc.protocol.plan import Progress
+from fedproc.protocol.rounds import play
+from fedproc.protocol.task import SERVER, Kind, Reply, Task
+from fedproc.runs.provenance import environment
+
+Record = dict[str, Any]
+Outcome = Literal["finished", "diverged", "failed", "ended", "stopped", "too few sites"]
+REFUSALS = 50  # that are kept to be shown
+ALONE = "-alone"  # ends the name of the run beside, in which sites train for themselves
+REPEATS = 1  # of a round with too few good answers, before the segment ends
+
+
+class Options(BaseModel):
+    """What a run over the network is asked for beside its experiment."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    min_sites: int = Field(2, ge=1, description="fewest good answers that make a round")
+    timeout: int = Field(600, ge=1, description="seconds until a site that does not answer is left out")
+    join_timeout: int = Field(120, ge=1, description="seconds that sites have to read their images")
+    classes: list[str] | None = Field(None, description="class names that may occur (default: all that sites have)")
+    server_test: str | None = Field(None, description="folder of test images on the server, in folders by class")
+    alone: bool = Field(True, description="also let each site train alone, to show what it gained")
+
+
+class Wire(Protocol):
+    """Carries messages to sites and their answers back."""
+
+    def sites(self) -> Sequence[str]:
+        """Those that can be asked in this segment."""
+
+    def ask(self, messages: Mapping[str, Message], seconds: int, take: Callable[[str, Message | str], None]) -> None:
+        """Send each site its message and hand on what each answers, or why nothing came, as it arrives."""
+
+    def ended(self) -> bool:
+        """Whether the segment was cut short from outside."""
+
+
+class Ended(Exception):
+    """The segment ends here; the run goes on in the next."""
+
+
+class TooFew(Exception):
+    """Too few sites answer."""
+
+
+@dataclass
+class SiteStatus:
+    """A site as it is shown."""
+
+    state: str = "invited"
+    reason: str = ""
+    samples: int = 0
+    accuracy: float | None = None
+    answered: int = 0  # the round of its last good answer
+    seconds: float = 0.0  # that its last answer took
+
+
+@dataclass
+class Status:
+    """How far a segment is, for whoever asks while it runs."""
+
+    run: str
+    method: str
+    rounds: int
+    round: int = 0
+    doing: str = "inviting sites"
+    sites: dict[str, SiteStatus] = field(default_factory=dict)
+    refusals: list[Record] = field(default_factory=list)
+    result: Record | None = None
+    outcome: str = ""
+
+
+class Driver:
+    """One segment of a run, and of the sites' training alone after it."""
+
+    def __init__(
+        self,
+        home: Path,
+        run: str,
+        experiment: Experiment,
+        options: Options,
+        members: Sequence[str],
+        wire: Wire,
+        say: Callable[[str], None],
+    ) -> None:
+        self._home, self._run, self._experiment, self._options = home, run, experiment, options
+        self._wire, self._say = wire, say
+        self._sites = [name for name in members if name in set(wire.sites())]
+        self._away = {name: "not connected" for name in members if name not in self._sites}
+        self._lock = threading.Lock()
+        self._end = threading.Event()
+        self._stop = False
+        self.status = Status(run, experiment.method, experiment.rounds)
+        self.records: list[Record] = []
+
+    def end(self, stop: bool = False) -> None:
+        """Let the segment end after the round at hand; or the run, until somebody starts it again."""
+        self._stop = self._stop or stop
+        self._end.set()
+
+    def shown(self, since: int = 0) -> Record:
+        """The status as JSON can hold it, with the records from `since` on."""
+        with self._lock:
+            s = self.status
+            sites = {name: dict(vars(site)) for name, site in s.sites.items()}
+            for name, reason in self._away.items():
+                sites[name] = {**vars(s.sites.get(name, SiteStatus())), "state": "away", "reason": reason}
+            return {**vars(s), "sites": sites, "refusals": s.refusals[-20:], "records": self.records[since:]}
+
+    def play(self) -> Outcome:
+        """Go on with the run to its end, or to the end of the segment."""
+        try:
+            outcome = self._play_run(self._experiment, self._run, None)
+            if outcome == "finished" and self._options.alone and self._experiment.method_type.federated:
+                outcome = self._play_alone()
+            return self._over(outcome)
+        except Ended:
+            return self._over("stopped" if self._stop else "ended")
+        except TooFew as error:
+            self._say(str(error))
+            return self._over("too few sites")
+
+    def _over(self, outcome: Outcome) -> Outcome:
+        with self._lock:
+            self.status.outcome, self.status.doing = outcome, outcome
+        return outcome
+
+    def _play_alone(self) -> Outcome:
+        """The same sites, each on its own from the same initial weights, as many epochs as it spent together."""
+        took_part = [set(record.get("took_part", ())) for record in self.records]
+        self._say("each site now trains alone, for comparison")
+        try:
+            return self._play_run(_alone(self._experiment), f"{self._run}{ALONE}", took_part)
+        except TooFew as error:
+            self._say(f"training alone was given up: {error}")
+        return "finished"
+
+    def _play_run(self, experiment: Experiment, run: str, took_part: list[set[int]] | None) -> Outcome:
+        keeper = self._prepared(experiment, run)
+        try:
+            with self._lock:
+                if took_part is None:
+                    self.records = keeper.records
+                    self.status.round, self.status.rounds = keeper.state.round, keeper.plan.rounds
+            if keeper.result is not None:
+                return self._finished(keeper, took_part is None)
+            with keeper.executor() as executor:
+                self._rounds(keeper, took_part, executor)
+            return self._finished(keeper, took_part is None)
+        finally:
+            keeper.close()
+
+    def _finished(self, keeper: ServerRun, main: bool) -> Outcome:
+        result = keeper.result or {}
+        if main:
+            with self._lock:
+                self.status.result = result
+        found: Outcome = result["status"]
+        return found
+
+    # -- before the first round ------------------------------------------------------------------------------------
+
+    def _prepared(self, experiment: Experiment, run: str) -> ServerRun:
+        """Sites invited, what all use agreed upon, the run's folder opened."""
+        folder = self._home / run
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        agreement = Agreement.load(folder)
+        joined = self._invite(experiment, run, agreement)
+        if agreement is None:
+            self._expect_enough(len(joined), "joined")
+            agreement = self._agree(experiment, run, joined)
+        agreement = self._begin(run, agreement, joined)
+        self._expect_enough(len(joined), "are ready")
+        keeper = ServerRun(experiment, run, agreement, self._options.server_test)
+        keeper.claim(folder)
+        try:
+            keeper.open(fresh=False)
+            agreement.save(folder)
+            keeper.admit()
+            if keeper.folder is not None and keeper.folder.environment() is None:
+                made = environment(torch.device("cpu"), "federation", len(agreement.sites), 1, "fp32")
+                keeper.folder.write_environment(made)
+        except BaseException:
+            keeper.close()
+            raise
+        return keeper
+
+    def _expect_enough(self, count: int, what: str) -> None:
+        if count < self._options.min_sites:
+            raise TooFew(f"{count} sites {what}, fewer than --min-sites {self._options.min_sites}")
+
+    def _invite(self, experiment: Experiment, run: str, agreement: Agreement | None) -> dict[str, Joined]:
+        known = list(agreement.class_names) if agreement is not None else self._options.classes
+        plugin, network = code_of(experiment)
+        asked = Invitation(
+            run=run, experiment=experiment.config(), classes=known, plugin_sha256=plugin, network_sha256=network
+        )
+        joined: dict[str, Joined] = {}
+        for site, answer in self._tell(dict.fromkeys(self._there(), asked), Joined).items():
+            strange = sorted(set(answer.classes) - set(known or answer.classes))
+            if strange:
+                self._leave_out(site, f"it has images of {strange[0]}, which is none of the classes")
+            else:
+                joined[site] = answer
+        return joined
+
+    def _agree(self, experiment: Experiment, run: str, joined: dict[str, Joined]) -> Agreement:
+        names, channels, side = agree_on_look(joined, self._options.classes, experiment.image_size)
+        look = Look(run=run, classes=list(names), channels=channels, side=side)
+        seen: dict[str, Seen] = {}
+        for site, answer in self._tell(dict.fromkeys(joined, look), Seen).items():
+            try:
+                checked_seen(answer, channels)
+                if len(answer.counts) != len(names):
+                    raise Refused(f"counts of {len(answer.counts)} classes, expected {len(names)}")
+                seen[site] = answer
+            except Refused as reason:
+                self._leave_out(site, str(reason))
+        for site in set(joined) - set(seen):
+            del joined[site]
+        self._expect_enough(len(joined), "told about their images")
+        normalisation = pooled_pixels(seen, channels)
+        if experiment.normalize == "known":
+            normalisation = source_of("federation").normalisation(channels)
+        agreement = Agreement(names, channels, side, normalisation.mean, normalisation.std)
+        for site in (name for name in self._sites if name in seen):
+            agreement = agreement.with_site(site, seen[site].counts, 0)
+        self._say(f"{len(names)} classes ({', '.join(names)}), {side} x {side} pixels, {len(joined)} sites")
+        return agreement
+
+    def _begin(self, run: str, agreement: Agreement, joined: dict[str, Joined]) -> Agreement:
+        """Give each site its number; sites that join a run under way come after the others."""
+        a = agreement
+        new = [site for site in self._sites if site in joined and site not in a.sites]
+        if new:
+            look = Look(run=run, classes=list(a.class_names), channels=a.channels, side=a.side)
+            for site, seen in self._tell(dict.fromkeys(new, look), Seen).items():
+                a = a.with_site(site, seen.counts, 0)
+        messages = {
+            site: Agreed(
+                run=run, classes=list(a.class_names), channels=a.channels, side=a.side, mean=list(a.mean),
+                std=list(a.std), client=a.sites.index(site),
+            )
+            for site in joined
+            if site in a.sites
+        }  # fmt: skip
+        ready = self._tell(messages, Ready)
+        for site, answer in ready.items():
+            a = a.with_site(site, a.counts[site], answer.samples)
+            with self._lock:
+                self.status.sites[site].samples = answer.samples
+                self.status.sites[site].state = "ready"
+        for site in set(joined) - set(ready):
+            del joined[site]
+        return a
+
+    def _tell(self, messages: Mapping[str, Said], wanted: type[Any]) -> dict[str, Any]:
+        """Messages before the rounds; whoever answers anything but what is wanted is left out of the segment."""
+        found: dict[str, Any] = {}
+
+        def take(site: str, answer: Message | str) -> None:
+            try:
+                if isinstance(answer, str):
+                    raise Refused(answer)
+                found[site] = heard(answer, wanted)
+                with self._lock:
+                    self.status.sites.setdefault(site, SiteStatus()).state = "joining"
+            except Refused as reason:
+                self._leave_out(site, str(reason))
+
+        if messages:
+            self._wire.ask({s: tell(said) for s, said in messages.items()}, self._options.join_timeout, take)
+            self._check_ended()
+        return {site: found[site] for site in messages if site in found}
+
+    def _leave_out(self, site: str, reason: str) -> None:
+        self._say(f"site {site} is left out: {reason}")
+        with self._lock:
+            self._away[site] = reason
+            self._note_refusal(site, reason)
+
+    def _there(self) -> list[str]:
+        return [site for site in self._sites if site not in self._away]
+
+    # -- rounds ----------------------------------------------------------------------------------------------------
+
+    def _rounds(self, keeper: ServerRun, took_part: list[set[int]] | None, executor: Executor | None) -> None:
+        repeats, main = 0, took_part is None
+        while keeper.result is None:
+            try:
+                for step in play(keeper.plan, keeper.state):
+                    if isinstance(step, Progress):
+                        self._note(keeper, step, main)
+                        repeats = 0
+                        continue
+                    self._exchange(keeper, step, took_part, executor)
+                    if (lacking := self._lacking(step, main)) is not None:
+                        repeats += 1
+                        if repeats > REPEATS:
+                            raise TooFew(f"round {keeper.state.round + 1}: {lacking}; {REPEATS + 1} times")
+                        self._say(f"round {keeper.state.round + 1} is repeated: {lacking}")
+                        break
+                else:
+                    keeper.finish()
+            except Diverged as error:
+                keeper.end(error, "diverged")
+            except MethodError as error:
+                keeper.end(Failed(keeper.state.round + 1, str(error)), "failed")
+
+    def _lacking(self, exchange: Exchange, main: bool) -> str | None:
+        """What an exchange lacks to go on with, if anything."""
+        good = {exchange.tasks[place].client for place in exchange.accepted}
+        needed = self._options.min_sites if exchange.kind is Kind.TRAIN and main else 1
+        needed = min(needed, len({task.client for task in exchange.tasks}))
+        if len(good) >= needed:
+            return None
+        reasons = "; ".join(f"{exchange.tasks[p].name}: {reason}" for p, reason in sorted(exchange.refused.items()))
+        return f"{len(good)} good answers, fewer than {needed} ({reasons})"
+
+    def _note(self, keeper: ServerRun, progress: Progress, main: bool) -> None:
+        record = progress.record
+        sites = (record or {}).get("sites", {})
+        keeper.note(progress)
+        with self._lock:
+            for site, counts in sites.items():
+                if main and site in self.status.sites:
+                    self.status.sites[site].accuracy = sum(counts["correct"]) / max(1, sum(counts["total"]))
+            if main:
+                self.status.round = keeper.state.round
+        if record is not None:
+            accuracy = record.get("test_accuracy", record.get("val_accuracy"))
+            shown = f", accuracy {100 * accuracy:.2f} %" if accuracy is not None else ""
+            what = "round" if main else "alone, round"
+            self._say(f"{what} {record['round']} of {keeper.plan.rounds}: {record['clients']} sites{shown}")
+        self._check_ended()
+        if self._end.is_set() and keeper.state.round < keeper.plan.rounds:
+            raise Ended
+
+    def _check_ended(self) -> None:
+        if self._wire.ended():
+            raise Ended
+
+    def _exchange(
+        self, keeper: ServerRun, exchange: Exchange, took_part: list[set[int]] | None, executor: Executor | None
+    ) -> None:
+        """Have all tasks of an exchange done: in waves, in which no site has more than one."""
+        bodies: dict[int, bytes] = {}
+        left = list(enumerate(exchange.tasks))
+        with self._lock:
+            self.status.doing = {"train": "training", "evaluate": "evaluating"}.get(exchange.kind, str(exchange.kind))
+        while left:
+            wave: dict[str, int] = {}
+            messages: dict[str, Message] = {}
+            rest = []
+            for place, task in left:
+                if task.client == SERVER:
+                    assert executor is not None
+                    exchange.take(place, keeper.server_site().do(task, executor))
+                elif (reason := self._why_not(task, took_part)) is not None:
+                    exchange.take(place, Reply(None, reason))
+                elif task.name in wave:
+                    rest.append((place, task))
+                else:
+                    body = bodies.setdefault(id(task.payload), codec.encode_tensors(task.payload.tensors))
+                    wave[task.name], messages[task.name] = place, codec.encode_task(task, body)
+            if messages:
+                self._send(exchange, wave, messages)
+            left = rest
+
+    def _why_not(self, task: Task, took_part: list[set[int]] | None) -> str | None:
+        if task.name in self._away:
+            return f"away: {self._away[task.name]}"
+        if took_part is not None and task.kind is Kind.TRAIN:
+            there = took_part[task.round] if task.round < len(took_part) else set()
+            if task.client not in there:
+                return "took no part in this round of the federation"
+        return None
+
+    def _send(self, exchange: Exchange, wave: Mapping[str, int], messages: Mapping[str, Message]) -> None:
+        began = time.monotonic()
+        with self._lock:
+            for site in messages:
+                self.status.sites.setdefault(site, SiteStatus()).state = self.status.doing
+
+        def take(site: str, answer: Message | str) -> None:
+            place = wave[site]
+            task = exchange.tasks[place]
+            try:
+                if isinstance(answer, str):
+                    self._lose(site, task, answer)
+                    raise Refused(answer)
+                if kind_of(answer) == "declined":
+                    heard(answer, Ready)  # says why
+                reply = codec.decode_reply(answer)
+            except Refused as reason:
+                reply = Reply(None, str(reason))
+            good = exchange.take(place, reply)
+            with self._lock:
+                status = self.status.sites[site]
+                status.seconds = time.monotonic() - began
+                status.state = "answered" if good else "refused"
+                if good and task.kind is Kind.TRAIN:
+                    status.answered = task.round + 1
+                if not good:
+                    status.reason = exchange.refused[place]
+                    self._note_refusal(site, status.reason, task.round + 1)
+            if not good:
+                self._say(f"round {task.round + 1}: the answer of site {site} is refused: {exchange.refused[place]}")
+
+        self._wire.ask(messages, self._options.timeout, take)
+        self._check_ended()
+
+    def _lose(self, site: str, task: Task, reason: str) -> None:
+        """A site that does not answer is not asked again in this segment, so that it costs one timeout."""
+        with self._lock:
+            self._away[site] = f"{reason}, in round {task.round + 1}"
+
+    def _note_refusal(self, site: str, reason: str, round_number: int = 0) -> None:
+        self.status.refusals.append({"site": site, "round": round_number, "reason": reason})
+        del self.status.refusals[:-REFUSALS]
+
+
+def _alone(e: Experiment) -> Experiment:
+    """The experiment in which each site trains for itself: the same images, network and training."""
+    skipped = {"method", "plugin", "options", "merge", "server_step", "sample", "average_weights", "send_averaged"}
+    kept = {name: getattr(e, name) for name in type(e).model_fields if name not in skipped}
+    solo = {"epochs": e.rounds * e.epochs, "start": "same"}
+    return Experiment(**{**kept, "method": "solo", "solo": solo})

@@ -1,0 +1,60 @@
+"""A site's own rules: policy.toml in its kit, which nobody else can change."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedproc.errors import InputError
+from fedproc.experiment import Experiment
+
+FILE = "policy.toml"
+TEXT = """\
+# What this site lets a federation do with it. It is read when a run begins and before every answer.
+
+# methods = ["fedproc", "fedavg"]  # these alone; left out: all methods of fedproc, and plugins that you installed
+max_rounds = 1000                  # of a run
+smallest_class = 5                 # of a class with fewer training images no prototype and no count is sent
+diagnostics = true                 # class means that only serve the nearest-prototype accuracy may be sent
+"""
+
+
+class Policy(BaseModel):
+    """What a site allows."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    methods: list[str] | None = None
+    max_rounds: int = Field(1000, ge=1)
+    smallest_class: int = Field(5, ge=1)
+    diagnostics: bool = True
+
+    def objection(self, experiment: Experiment) -> str | None:
+        """Why this site takes no part in an experiment, if it does not."""
+        if self.methods is not None and experiment.method not in self.methods:
+            return f"its policy allows {', '.join(self.methods) or 'no method'}, not {experiment.method}"
+        if experiment.rounds > self.max_rounds:
+            return f"its policy allows {self.max_rounds} rounds, not {experiment.rounds}"
+        if experiment.smallest_class < self.smallest_class:
+            wanted, asked = self.smallest_class, experiment.smallest_class
+            return f"its policy wants --smallest-class {wanted} or more, the run has {asked}"
+        return None
+
+
+def read_policy(kit: Path) -> Policy:
+    """The policy of a kit; without a file, the defaults."""
+    path = kit / FILE
+    try:
+        return Policy(**tomllib.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return Policy.model_validate({})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        known = ", ".join(Policy.model_fields)
+        hint = f"expected one of {known}" if first["type"] == "extra_forbidden" else first["msg"]
+        raise InputError(f"{path}: {name} {first['input']!r}: {hint}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error

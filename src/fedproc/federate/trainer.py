@@ -1,0 +1,299 @@
+"""The process of a site that holds its images and trains. It answers messages that come through a local socket; what
+carries them over the network knows neither images nor networks, and this knows nothing of the network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedproc import __version__
+from fedproc.assembly import Subject, assemble, fresh_weights, postprocessors, resolve_device
+from fedproc.data import folder as folders
+from fedproc.data import manifest
+from fedproc.data.augment import Normalisation
+from fedproc.data.gather import Files
+from fedproc.data.images import Images
+from fedproc.data.partition import Indices, hold_out
+from fedproc.data.pixels import PixelSums
+from fedproc.errors import InputError, RunError
+from fedproc.experiment import Experiment
+from fedproc.federate import audit
+from fedproc.federate.joining import Agreed, Declined, Invitation, Joined, Look, Ready, Seen, heard, kind_of, tell
+from fedproc.federate.log import say
+from fedproc.federate.policy import Policy, read_policy
+from fedproc.federate.state import DiskState, expect_same_data
+from fedproc.lanes import Bank, ClientData, Executor, choose, resolve_precision, using_precision
+from fedproc.lanes.evaluate import HeldOut
+from fedproc.methods.plugin import plugin_hash
+from fedproc.networks import encoder_file
+from fedproc.protocol import codec
+from fedproc.protocol.codec import Message
+from fedproc.protocol.guard import Refused
+from fedproc.protocol.payload import Payload
+from fedproc.protocol.task import Kind, Reply, Task
+from fedproc.protocol.weights import Weights
+from fedproc.site import Site
+
+LARGEST_MESSAGE = 4 << 30
+
+
+@dataclass(frozen=True)
+class OneRun:
+    """A run that this site has agreed to take part in."""
+
+    experiment: Experiment
+    site: Site
+    states: DiskState
+    executor: Executor
+
+
+class Trainer:
+    """A site's data and its part in each run."""
+
+    def __init__(self, kit: Path, name: str, data: Path, device: str = "auto", plugins: Sequence[Path] = ()) -> None:
+        self._kit, self._name, self._data = kit, name, data
+        self._device = resolve_device(device)
+        self._plugins = tuple(plugins)
+        self._files: dict[tuple[float, int], Files] = {}
+        self._images: dict[tuple[object, ...], Images] = {}
+        self._banks: dict[int, tuple[Bank, Bank]] = {}
+        self._invitations: dict[str, Experiment] = {}
+        self._runs: dict[str, OneRun] = {}
+
+    def answer(self, message: Message) -> Message:
+        """Do what a message asks for; whatever goes wrong is an answer too."""
+        try:
+            policy = read_policy(self._kit)
+            match kind_of(message):
+                case "invitation":
+                    return self._join(heard(message, Invitation), policy)
+                case "look":
+                    return self._look(heard(message, Look), policy)
+                case "agreed":
+                    return self._begin(heard(message, Agreed), policy)
+                case "task":
+                    return self._do(codec.decode_task(message), policy)
+                case other:
+                    raise Refused(f"does not know what {other} means")
+        except (Refused, InputError, RunError) as error:
+            return self._decline(str(error))
+        except torch.cuda.OutOfMemoryError as error:
+            return self._decline(f"its GPU has not enough memory: {str(error)[:200]}")
+        except MemoryError:
+            return self._decline("it has not enough memory")
+        except Exception as error:
+            return self._decline(f"{type(error).__name__}: {error}")
+
+    def _decline(self, reason: str) -> Message:
+        say(self._kit, f"declined: {reason}")
+        return self._sent("", "declined", None, {"reason": reason}, tell(Declined(reason=reason[:2000])))
+
+    def _join(self, asked: Invitation, policy: Policy) -> Message:
+        if asked.version != __version__:
+            raise Refused(f"it has fedproc {__version__}, the server {asked.version}; install the same")
+        experiment = self._experiment(asked.experiment)
+        self._check_code(asked, experiment)
+        if (objection := policy.objection(experiment)) is not None:
+            raise Refused(objection)
+        files = self._found(experiment)
+        strange = sorted(set(files.class_names) - set(asked.classes or files.class_names))
+        if strange:
+            known = ", ".join(asked.classes or ())
+            raise Refused(f"it has images of {strange[0]}, which is none of the classes {known}")
+        self._invitations[asked.run] = experiment
+        said = Joined(version=__version__, classes=list(files.class_names), channels=files.channels, side=files.side)
+        say(self._kit, f"invited to {asked.run}: {experiment.method}, {experiment.rounds} rounds; joining")
+        return self._sent(asked.run, "joined", None, said.model_dump(exclude={"what"}), tell(said))
+
+    def _experiment(self, config: dict[str, object]) -> Experiment:
+        """The run's experiment with what is this site's own: where plugins lie, and its device."""
+        own = {"plugin": self._plugins, "device": str(self._device), "encoder_weights": None, "partition_file": None}
+        return Experiment(**{**config, **own, "data": "federation"})
+
+    def _check_code(self, asked: Invitation, experiment: Experiment) -> None:
+        """Code is never sent: a plugin or a network of one's own must be here already, and be the same."""
+        if plugin_hash(experiment.method, self._plugins) != asked.plugin_sha256:
+            raise Refused(f"its plugin with the method {experiment.method} is not the server's (another SHA-256)")
+        own = encoder_file(experiment.network) if ":" in experiment.network else None
+        digest = hashlib.sha256(own.read_bytes()).hexdigest() if own is not None else None
+        if digest != asked.network_sha256:
+            raise Refused(f"its network {experiment.network} is not the server's (another SHA-256)")
+
+    def _found(self, experiment: Experiment) -> Files:
+        """The site's image files, in training and test images by the experiment's split."""
+        at = (experiment.test_fraction, experiment.data_seed)
+        if at not in self._files:
+            reader = manifest.find if self._data.suffix.lower() == ".csv" else folders.find
+            self._files[at] = reader(self._data, *at)
+        return self._files[at]
+
+    def _read(self, experiment: Experiment, classes: Sequence[str], side: int, channels: int) -> Images:
+        at = (experiment.test_fraction, experiment.data_seed, tuple(classes), side, channels)
+        if at not in self._images:
+            self._images = {at: self._found(experiment).read(classes, side, channels)}  # one reading at a time is held
+            self._banks = {}
+        return self._images[at]
+
+    def _look(self, asked: Look, policy: Policy) -> Message:
+        experiment = self._invited(asked.run)
+        images = self._read(experiment, asked.classes, asked.side, asked.channels)
+        found = PixelSums.of(images.train.images)
+        counts = np.bincount(images.train.labels, minlength=len(asked.classes))
+        shown = np.where(counts >= max(policy.smallest_class, experiment.smallest_class), counts, 0).tolist()
+        said = Seen(sums=list(found.sums), squares=list(found.squares), pixels=found.pixels, counts=shown)
+        return self._sent(asked.run, "seen", None, said.model_dump(exclude={"what"}), tell(said))
+
+    def _invited(self, run: str) -> Experiment:
+        if run not in self._invitations:
+            raise Refused(f"it has not been invited to {run}")
+        return self._invitations[run]
+
+    def _begin(self, asked: Agreed, policy: Policy) -> Message:
+        experiment = self._invited(asked.run)
+        if (objection := policy.objection(experiment)) is not None:
+            raise Refused(objection)
+        images = self._read(experiment, asked.classes, asked.side, asked.channels)
+        folder = self._kit / "state" / asked.run
+        if (reason := expect_same_data(folder, images.fingerprint)) is not None:
+            raise Refused(f"{reason}; put them back, or remove {folder} there to go on with the new ones")
+        normalisation = Normalisation(tuple(asked.mean), tuple(asked.std))
+        subject = Subject(tuple(asked.classes), asked.channels, asked.side, normalisation)
+        assembly = assemble(experiment, subject)
+        train, test = self._bank(images)
+        setting = assembly.setting(train, self._device)
+        split = (experiment.val_fraction, experiment.data_seed, images.train.groups, asked.client)
+        own, val = hold_out([np.arange(len(images.train))], images.train.labels, *split)[0]
+        data = ClientData.of_all(
+            [torch.from_numpy(own).to(self._device)], train.labels, len(asked.classes), setting.spec.dtype
+        )[0]
+        held_out = self._held_out(train if experiment.val_fraction else test, val if experiment.val_fraction else None)
+        states = DiskState(folder, self._device)
+        site = Site(
+            asked.client, self._name, setting, data, states, held_out,
+            partial(fresh_weights, experiment, setting), postprocessors(experiment),
+        )  # fmt: skip
+        executor = choose("streamed" if self._on_gpu(setting.spec.foreign) else "serial", 1, None, [setting], 1)
+        self._runs[asked.run] = OneRun(experiment, site, states, executor)
+        said = Ready(samples=len(data))
+        return self._sent(asked.run, "ready", None, said.model_dump(exclude={"what"}), tell(said))
+
+    def _on_gpu(self, foreign: bool) -> bool:
+        return self._device.type == "cuda" and not foreign
+
+    def _bank(self, images: Images) -> tuple[Bank, Bank]:
+        if id(images) not in self._banks:
+            self._banks = {id(images): (Bank.of(images.train, self._device), Bank.of(images.test, self._device))}
+        return self._banks[id(images)]
+
+    def _held_out(self, bank: Bank, chosen: Indices | None) -> HeldOut:
+        index = torch.arange(len(bank.labels)) if chosen is None else torch.from_numpy(chosen)
+        index = index.to(self._device)
+        return HeldOut(bank.images, bank.labels, index, torch.zeros_like(index), clients=1, whole=chosen is None)
+
+    def _do(self, task: Task, policy: Policy) -> Message:
+        run = self._runs.get(task.run)
+        if run is None:
+            raise Refused(f"it has not agreed to take part in {task.run}")
+        if (objection := policy.objection(run.experiment)) is not None:
+            raise Refused(objection)
+        if task.kind is Kind.TRAIN and task.epochs > run.experiment.epochs * 4:
+            raise Refused(f"asked for {task.epochs} epochs in a round of {run.experiment.epochs}")
+        run.states.settle(task.last_accepted)
+        self._expect_state(run, task)
+        began = time.monotonic()
+        with using_precision(resolve_precision(run.experiment.precision, self._device, run.executor.name)):
+            reply = run.site.do(task, run.executor)
+        if reply.payload is not None and not policy.diagnostics:
+            kept = {name: t for name, t in reply.payload.tensors.items() if name not in task.expects.observe}
+            reply = Reply(Payload(kept, reply.payload.counts), reply.refused, reply.seconds)
+        message = codec.encode_reply(reply)
+        said = audit.contents(reply.payload) if reply.payload is not None else {"reason": reply.refused or ""}
+        size = len(message.head) + len(message.body)
+        outcome = f"sent {size / 1e6:.2f} MB" if reply.payload is not None else f"declined: {reply.refused}"
+        say(self._kit, f"{task.run} round {task.round + 1}: {task.kind} in {time.monotonic() - began:.1f} s, {outcome}")
+        return self._sent(task.run, str(task.kind), task.round, said, message)
+
+    def _expect_state(self, run: OneRun, task: Task) -> None:
+        """A state that the server counts on must be there: without it a method would go on wrongly, and silently."""
+        if task.kind is not Kind.TRAIN or task.last_accepted < 0 or run.states.latest(task.client) is not None:
+            return
+        sent = Weights.of(task.payload.tensors)
+        first = run.site.setting.method.first_state(
+            task.client, sent, partial(fresh_weights, run.experiment, run.site.setting)
+        )
+        if first:
+            folder = self._kit / "state" / task.run
+            raise Refused(f"it has lost what it kept after round {task.last_accepted + 1} (in {folder} there)")
+
+    def _sent(
+        self, run: str, what: str, round_number: int | None, said: Mapping[str, object], message: Message
+    ) -> Message:
+        audit.note(self._kit, run, what, round_number, said, len(message.head) + len(message.body))
+        return message
+
+
+def serve(trainer: Callable[[Message], Message], address: str) -> None:
+    """Answer messages at a local socket, one after another, for ever."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(address)
+    with Listener(address, family="AF_UNIX") as listener:
+        os.chmod(address, 0o600)
+        while True:
+            try:
+                with listener.accept() as caller:
+                    _converse(caller, trainer)
+            except (EOFError, OSError):
+                continue  # whoever asked has gone
+
+
+def _converse(caller: Connection, answer: Callable[[Message], Message]) -> None:
+    while True:
+        asked = Message(caller.recv_bytes(LARGEST_MESSAGE), caller.recv_bytes(LARGEST_MESSAGE))
+        replied = answer(asked)
+        caller.send_bytes(replied.head)
+        caller.send_bytes(replied.body)
+
+
+def leave_with_parent() -> None:
+    """End when whoever started this process is gone: its end of our standard input is closed then."""
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            while sys.stdin.buffer.read(1024):
+                pass
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kit", type=Path, required=True)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--socket", required=True)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--plugin", type=Path, action="append", default=[])
+    given = parser.parse_args(words)
+    leave_with_parent()
+    trainer = Trainer(given.kit, given.name, given.data, given.device, given.plugin)
+    serve(trainer.answer, given.socket)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
