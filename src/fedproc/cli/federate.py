@@ -179,7 +179,11 @@ def _site(parsed: argparse.Namespace, console: Console) -> int:
 
 
 def _printer(console: Console) -> Any:
-    return lambda line: console.print(line, highlight=False, soft_wrap=True)
+    def show(line: str) -> None:
+        console.print(line, highlight=False, soft_wrap=True)
+        console.file.flush()
+
+    return show
 
 
 def _start(parsed: argparse.Namespace, console: Console) -> int:

@@ -296,7 +296,8 @@ def _finish(kit: Path, name: str, host: str, port: int) -> None:
     write_json(local / "resources.json", resources)
     nothing = dict.fromkeys(("submit_job", "clone_job", "manage_job", "download_job", "operate"), "none")
     nothing |= {"shell_commands": "none", "byoc": "none", "server-predeployed-flwr": "none"}
-    everything = dict.fromkeys(("submit_job", "manage_job", "download_job", "view", "operate"), "any")
+    rights = ("submit_job", "manage_job", "download_job", "view", "operate", "app_command")
+    everything = dict.fromkeys(rights, "any")
     permissions = {
         "project_admin": {**nothing, **everything},
         **{other: {**nothing, "view": "any"} for other in ("org_admin", "lead", "member")},

@@ -24,6 +24,10 @@ class Lost(RunError):
     """The server cannot be reached."""
 
 
+class Forbidden(RunError):
+    """The certificate's role may not do that."""
+
+
 class Session:
     """A session with the server; every failure of the line is `Lost`."""
 
@@ -53,6 +57,8 @@ class Session:
             with contextlib.redirect_stdout(io.StringIO()):
                 return getattr(self._session, name)(*words)
         except Exception as error:
+            if type(error).__name__ == "AuthorizationError":
+                raise Forbidden(f"the server does not allow that: {error}") from error
             raise Lost(f"the server did not answer ({type(error).__name__}: {error})") from error
 
     def connected(self) -> dict[str, float]:

@@ -58,6 +58,7 @@ class Watching:
 
     def say(self, text: str) -> None:
         self._console.print(f"{datetime.now():%H:%M:%S} {text}", highlight=False, soft_wrap=True)
+        self._console.file.flush()
 
     def show(self, status: Record) -> None:
         """The latest status, with all records so far."""
@@ -80,9 +81,8 @@ def round_line(record: Record, rounds: int) -> str:
     """A round in one line."""
     accuracy = record.get("test_accuracy", record.get("val_accuracy"))
     shown = f", accuracy {100 * accuracy:.2f} %" if accuracy is not None else ""
-    return (
-        f"round {record['round']} of {rounds}: {record['clients']} sites, loss {record.get('train_loss', 0):.3f}{shown}"
-    )
+    loss = f", loss {record['train_loss']:.3f}" if record.get("train_loss") is not None else ""
+    return f"round {record['round']} of {rounds}: {record['clients']} sites{loss}{shown}"
 
 
 def pictured(status: Record) -> Group:
@@ -99,10 +99,10 @@ def pictured(status: Record) -> Group:
 
 
 def heading(status: Record) -> str:
-    records = status.get("records") or [{}]
-    accuracy = next((r["test_accuracy"] for r in reversed(records) if "test_accuracy" in r), None)
-    shown = "" if accuracy is None else f", accuracy {100 * accuracy:.2f} %"
-    return f"{status.get('run', '')}: round {status.get('round', 0)} of {status.get('rounds', '?')}{shown}, {status.get('doing', '')}"
+    accuracies = [r["test_accuracy"] for r in status.get("records", []) if "test_accuracy" in r]
+    shown = f", accuracy {100 * accuracies[-1]:.2f} %" if accuracies else ""
+    rounds = f"round {status.get('round', 0)} of {status.get('rounds', '?')}"
+    return f"{status.get('run', '')}: {rounds}{shown}, {status.get('doing', '')}"
 
 
 class Page:
@@ -203,7 +203,7 @@ def show_result(console: Console, out: Path, result: Record) -> int:
         shown = ("", "") if alone is None else (f"{100 * alone:.2f} %", f"{100 * (together - alone):+.2f}")
         table.add_row(site, f"{total}", f"{100 * together:.2f} %", *shown)
     console.print(table)
-    accuracy = result.get("final_accuracy", result.get("val_final_accuracy", 0.0))
+    accuracy = float(result.get("final_accuracy", result.get("val_final_accuracy", 0.0)))
     console.print(
         f"accuracy over all {100 * accuracy:.2f} %, {result['rounds']} rounds; written to {out}", highlight=False
     )
