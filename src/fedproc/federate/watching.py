@@ -203,7 +203,7 @@ def show_result(console: Console, out: Path, result: Record) -> int:
         shown = ("", "") if alone is None else (f"{100 * alone:.2f} %", f"{100 * (together - alone):+.2f}")
         table.add_row(site, f"{total}", f"{100 * together:.2f} %", *shown)
     console.print(table)
-    accuracy = float(result.get("final_accuracy", result.get("val_final_accuracy", 0.0)))
+    accuracy = float(result["final_accuracy"] if "final_accuracy" in result else result["val_final_accuracy"])
     console.print(
         f"accuracy over all {100 * accuracy:.2f} %, {result['rounds']} rounds; written to {out}", highlight=False
     )
