@@ -23,6 +23,7 @@ from fedproc.experiment import Experiment
 from fedproc.federate.driver import ALONE, Driver, Options
 from fedproc.federate.log import say
 from fedproc.federate.names import BODY, HEAD, RESULT, TASK, TOPIC
+from fedproc.federate.presence import connected_since
 from fedproc.files import write_json
 from fedproc.protocol.codec import Message
 
@@ -56,7 +57,7 @@ class RoundsController(Controller):  # type: ignore[misc]
         home = kit / RUNS
         try:
             experiment = Experiment(**{**self._config, "plugin": _plugins()})
-            wire = FlareWire(self, fl_ctx, abort_signal)
+            wire = FlareWire(self, fl_ctx, abort_signal, kit)
             options = Options(**self._options)
             speak = lambda text: say(kit, f"{self._run}: {text}")  # noqa: E731
             self._driver = Driver(home, self._run, experiment, options, self._members, wire, speak)
@@ -98,8 +99,9 @@ class RoundsController(Controller):  # type: ignore[misc]
 class FlareWire:
     """Messages as NVFlare's tasks, one for each site."""
 
-    def __init__(self, controller: Controller, fl_ctx: FLContext, abort_signal: Signal) -> None:
-        self._controller, self._fl_ctx, self._abort = controller, fl_ctx, abort_signal
+    def __init__(self, controller: Controller, fl_ctx: FLContext, abort_signal: Signal, kit: Path) -> None:
+        self._controller, self._fl_ctx, self._abort, self._kit = controller, fl_ctx, abort_signal, kit
+        self._began = time.time()
         self._names = [client.name for client in fl_ctx.get_engine().get_clients()]
 
     def sites(self) -> Sequence[str]:
@@ -136,8 +138,7 @@ class FlareWire:
                 take(site, answer)
             for site in list(waiting):
                 status = tasks[site].completion_status
-                over = status is not None or time.monotonic() > until
-                if over:
+                if status is not None or time.monotonic() > until or self._restarted(site):
                     with lock:
                         late = arrived.pop(site, None)
                     waiting.discard(site)
@@ -147,8 +148,14 @@ class FlareWire:
         if self.ended():
             self._controller.cancel_all_tasks()
 
+    def _restarted(self, site: str) -> bool:
+        """Whether a site has connected since the segment began: then its part in the segment is gone."""
+        return connected_since(self._kit, site) > self._began
+
     def _silence(self, site: str, status: object, seconds: int) -> str:
         """Why a site has not answered."""
+        if self._restarted(site):
+            return "it was started anew"
         if self._controller.communicator.get_client_disconnect_time(site) is not None:
             return "it has gone"
         if status not in (None, TaskCompletionStatus.TIMEOUT, TaskCompletionStatus.OK):

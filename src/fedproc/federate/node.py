@@ -14,12 +14,14 @@ from pathlib import Path
 
 from fedproc.federate.log import say
 from fedproc.federate.names import ORGANISATION
+from fedproc.federate.presence import note_connected
 
 # What NVFlare's log says, and how we say it.
+CONNECTED = re.compile(r"New client (\S+)@(\S+) joined")
 TRANSLATED = (
-    (re.compile(r"New client (\S+)@(\S+) joined"), r"site \1 connected from \2"),
-    (re.compile(r"Client (?:Name:|:)?\s*(\S+)\s+.*(?:has been removed|removed from)"), r"site \1 disconnected"),
-    (re.compile(r"remove(?:d)? (?:dead )?client[: ]+(\S+)"), r"site \1 has gone silent"),
+    (CONNECTED, r"site \1 connected from \2"),
+    (re.compile(r"Remove the dead Client\. Name: (\S+)\."), r"site \1 has gone silent"),
+    (re.compile(r"Client Name:\s*(\S+)\s+.*quit"), r"site \1 has left"),
     (re.compile(r"Successfully registered client:?\s*(\S+)"), r"connected to the server as \1"),
     (re.compile(r"Server started"), "listening"),
 )
@@ -38,6 +40,8 @@ class Readable(logging.Handler):
             for pattern, said in TRANSLATED:
                 if (found := pattern.search(text)) is not None:
                     say(self._kit, found.expand(said))
+                    if pattern is CONNECTED:
+                        note_connected(self._kit, found.group(1))
                     return
 
 

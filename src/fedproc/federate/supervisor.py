@@ -27,6 +27,7 @@ START = "start.json"
 POLL = 0.5  # seconds between two questions to a running segment
 ROLL_CALL = 3.0  # seconds between two looks at who is connected
 PATIENCE = 3  # segments in a row that may fail without a round done
+MOST_LOSSES = 100  # times that the line to the server may break in a run
 OUTAGE = 600.0  # seconds that a server may be away
 LINGER = 30.0  # seconds that a segment may take to end
 
@@ -65,12 +66,22 @@ class Supervisor:
     def run(self) -> Record:
         """To the end; returns the result."""
         run = self._claim()
-        failures, done, told = 0, -1, ""
+        failures, losses, done = 0, 0, -1
         while True:
+            status: Record = {}
             with self._session() as session:
-                job = self._running(session, run) or self._submit(session, run)
-                status = self._watch(session, job)
-                status = self._collect(session, job) or status
+                try:
+                    job = self._running(session, run) or self._submit(session, run)
+                    status = self._watch(session, job)
+                    if status.get("outcome") != "ended":  # the next segment need not wait for the end of this one
+                        status = self._collect(session, job) or status
+                except Lost as error:
+                    losses += 1
+                    if losses > MOST_LOSSES:
+                        raise
+                    self.display.say(str(error))
+                    time.sleep(1.0)
+                    continue
             if status.get("error"):
                 raise RunError(str(status["error"]))
             if status.get("outcome") == "stopped":
@@ -86,8 +97,8 @@ class Supervisor:
                     f"{failures} times; everything is kept, the same command continues"
                 )
             if status.get("outcome") != "ended":
-                told = str(status.get("outcome") or "the segment failed")
-                self.display.say(f"{told}; going on from round {max(done, 0) + 1}")
+                failed = status.get("outcome") or "the segment failed"
+                self.display.say(f"{failed}; going on from round {max(done, 0) + 1}")
 
     def _claim(self) -> str:
         """The run's name, which is in the folder from the first time on."""
