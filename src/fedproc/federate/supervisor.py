@@ -21,6 +21,7 @@ from fedproc.federate.kits import Kit, members
 from fedproc.federate.session import OVER, Lost, Session
 from fedproc.files import write_json
 from fedproc.runs.folder import differences
+from fedproc.runs.schema import read_json
 
 Record = dict[str, Any]
 START = "start.json"
@@ -66,6 +67,8 @@ class Supervisor:
     def run(self) -> Record:
         """To the end; returns the result."""
         run = self._claim()
+        if (done_before := self._done()) is not None:
+            return done_before
         failures, losses, done = 0, 0, -1
         while True:
             status: Record = {}
@@ -99,6 +102,11 @@ class Supervisor:
             if status.get("outcome") != "ended":
                 failed = status.get("outcome") or "the segment failed"
                 self.display.say(f"{failed}; going on from round {max(done, 0) + 1}")
+
+    def _done(self) -> Record | None:
+        """The result, if it has been brought here already."""
+        found = read_json(self.out / "result.json")
+        return found if found is not None and found.get("rounds") == self.experiment.rounds else None
 
     def _claim(self) -> str:
         """The run's name, which is in the folder from the first time on."""

@@ -125,10 +125,10 @@ def read_head(what: str, head: bytes) -> dict[str, Any]:
     """What a message says of itself; refused if it is no such message."""
     try:
         about: dict[str, Any] = json.loads(head)
-        if about["version"] != VERSION:
-            raise Refused(f"written with version {about['version']} of the format, this one reads {VERSION}")
         if about["what"] != what:
             raise Refused(f"is a {about['what']}, expected a {what}")
+        if about["version"] != VERSION:
+            raise Refused(f"written with version {about['version']} of the format, this one reads {VERSION}")
         return about
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, Refused):
