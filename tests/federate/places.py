@@ -65,7 +65,7 @@ def experiment(**given: Any) -> Experiment:
 
 def simulated(manifest: Path, **given: Any) -> Experiment:
     """The experiment of the simulator that a federation must agree with."""
-    natural = {"data": str(manifest), "partition": "natural", "min_size": 1, "device": "cpu"}
+    natural = {"data": str(manifest), "partition": "natural", "min_size": 1, "device": "cpu", "lanes": 1}
     return experiment(**{**given, **natural})
 
 

@@ -50,7 +50,7 @@ def test_sites_train_what_the_simulator_trains(place: Place, method: str) -> Non
     outcome, driver = place.play(place.wire(), **given)
     assert outcome == "finished", place.said
     everything = write_all(place.data, place.folder / "all.csv")
-    beside = run(simulated(everything, **given, lanes=1), place.folder / "simulated")
+    beside = run(simulated(everything, **given), place.folder / "simulated")
     expect_same_model(place.folder / "runs/run", place.folder / "simulated")
     for here, there in zip(driver.records, beside.metrics, strict=True):
         for name in (
@@ -97,7 +97,7 @@ def test_training_alone_stands_beside(place: Place) -> None:
     assert outcome == "finished"
     everything = write_all(place.data, place.folder / "all.csv")
     solo = {"method": "solo", "solo": {"epochs": 6, "start": "same"}}
-    run(simulated(everything, **solo, lanes=1), place.folder / "solo")
+    run(simulated(everything, **solo), place.folder / "solo")
     alone = sites_of(place.folder / "runs/run-alone")
     assert len(alone) == 3 and alone == sites_of(place.folder / "solo")
 
@@ -300,7 +300,7 @@ def test_a_prototype_of_a_small_class_is_not_sent_in_either_world(place: Place) 
     outcome, _ = place.play(place.wire(), **given)
     assert outcome == "finished"
     everything = write_all(place.data, place.folder / "all.csv")
-    run(simulated(everything, **given, lanes=1), place.folder / "simulated")
+    run(simulated(everything, **given), place.folder / "simulated")
     expect_same_model(place.folder / "runs/run", place.folder / "simulated")
     partition = json.loads((place.folder / "runs/run/partition.json").read_text())
     assert 0 in partition["counts"][0] and all(
@@ -364,7 +364,7 @@ def test_validation_splits_are_the_simulators(place: Place) -> None:
     outcome, driver = place.play(place.wire(), **given)
     assert outcome == "finished"
     everything = write_all(place.data, place.folder / "all.csv")
-    beside = run(simulated(everything, **given, lanes=1), place.folder / "simulated")
+    beside = run(simulated(everything, **given), place.folder / "simulated")
     assert [r["val_accuracy"] for r in driver.records] == [r["val_accuracy"] for r in beside.metrics]
 
 

@@ -92,6 +92,27 @@ def _add_start(parts: Any, methods: Mapping[str, type[Method]]) -> None:
     stop.add_argument("--now", action="store_true", help="do not wait for the end of the round")
     stop.set_defaults(command=_stop)
 
+    demo = parts.add_parser("demo", help="all of it on this machine, with the embedded data")
+    demo.add_argument("--out", type=Path, default=Path("runs/federation-demo"), help="new folder")
+    demo.add_argument("--method", default="fedproc", help="what to run; default: fedproc")
+    demo.add_argument("--page", metavar="[HOST:]PORT", help="also show the run on a web page; HOST: 127.0.0.1")
+    demo.add_argument("--open", action="store_true", help="open that page in a browser")
+    demo.set_defaults(command=_demo)
+
+
+def _demo(parsed: argparse.Namespace, console: Console) -> int:
+    require_nvflare()
+    from fedproc.federate import watching
+    from fedproc.federate.demo import run_demo
+    from fedproc.report.contents import write_report
+
+    with watching.Watching(console, parsed.page, parsed.open) as display:
+        result = run_demo(parsed.out, parsed.method, _printer(console), display, parsed.interrupt.check)
+    code = watching.show_result(console, parsed.out / "run", result)
+    page = write_report([parsed.out / "run"], parsed.out / "report", None, lambda doing: None)
+    console.print(f"report: {page}", highlight=False, soft_wrap=True)
+    return code
+
 
 def _init(parsed: argparse.Namespace, console: Console) -> int:
     require_nvflare()

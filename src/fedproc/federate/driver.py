@@ -41,12 +41,12 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    min_sites: int = Field(2, ge=1, description="fewest good answers that make a round")
-    timeout: int = Field(600, ge=1, description="seconds until a site that does not answer is left out")
-    join_timeout: int = Field(120, ge=1, description="seconds that sites have to read their images")
-    classes: list[str] | None = Field(None, description="class names that may occur (default: all that sites have)")
-    server_test: str | None = Field(None, description="folder of test images on the server, in folders by class")
-    alone: bool = Field(True, description="also let each site train alone, to show what it gained")
+    min_sites: int = Field(default=2, ge=1, description="fewest good answers that make a round")
+    timeout: int = Field(default=600, ge=1, description="seconds until a site that does not answer is left out")
+    join_timeout: int = Field(default=120, ge=1, description="seconds that sites have to read their images")
+    classes: list[str] | None = Field(default=None, description="class names that may occur; None: what sites have")
+    server_test: str | None = Field(default=None, description="folder on the server with test images by class")
+    alone: bool = Field(default=True, description="also let each site train alone, to show what it gained")
 
 
 class Wire(Protocol):

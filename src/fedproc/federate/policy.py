@@ -27,8 +27,8 @@ class Policy(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     methods: list[str] | None = None
-    max_rounds: int = Field(1000, ge=1)
-    smallest_class: int = Field(5, ge=1)
+    max_rounds: int = Field(default=1000, ge=1)
+    smallest_class: int = Field(default=5, ge=1)
     diagnostics: bool = True
 
     def objection(self, experiment: Experiment) -> str | None:
