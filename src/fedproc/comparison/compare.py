@@ -20,8 +20,9 @@ from fedproc.methods.plugin import all_methods
 from fedproc.runs.folder import differences
 from fedproc.runs.lock import Lock, expect_folder
 from fedproc.runs.saved import SavedRun, read_run
-from fedproc.simulation.drive import Watcher, run_all
+from fedproc.simulation.drive import run_all
 from fedproc.simulation.interrupt import Interrupt
+from fedproc.simulation.watching import Watcher
 from fedproc.statistics import Paired
 from fedproc.statistics import compare as paired
 

@@ -20,8 +20,9 @@ from fedproc.report.summary import differences_by_column
 from fedproc.report.tables import Grid, Number, Table
 from fedproc.reproduction import tsne
 from fedproc.runs.saved import read_run
-from fedproc.simulation.drive import Run, Watcher, run, run_all
+from fedproc.simulation.drive import Run, run, run_all
 from fedproc.simulation.preparation import Library
+from fedproc.simulation.watching import Watcher
 from fedproc.statistics import Paired, compare
 
 OF_THE_PATH = ("data", "method")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from pathlib import Path
@@ -33,12 +34,21 @@ Record = dict[str, Any]
 
 
 class Session:
-    """An experiment under way. `advance` gives the next exchange, or None at the end."""
+    """An experiment under way. `advance` gives the next exchange, or None at the end. Its device is the experiment's
+    own where no other is named; it is saved every so many rounds, and when the last save is `save_after` seconds ago.
+    """
 
-    def __init__(self, experiment: Experiment, library: Library, label: str | None = None) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        library: Library,
+        label: str | None = None,
+        device: str | None = None,
+        save_after: float = float("inf"),
+    ) -> None:
         self.experiment = experiment
         self.label = label or experiment.method
-        self.device = resolve_device(experiment.device)
+        self.device = resolve_device(device or experiment.device)
         self.images = library.images(experiment)
         prepared = prepare(experiment, self.images, library, self.device, self.label)
         self.setting, self.plan = prepared.setting, prepared.plan
@@ -53,12 +63,34 @@ class Session:
         start = Weights(*(tensor.to(self.device) for tensor in weights.tensors().values()))
         self._now: tuple[State, Holdings] = (first_state(self.plan, start), self.states.holdings)
         self._saved_round: int | None = None
+        self._save_after = save_after
+        self._saved_at = time.monotonic()
         self._loop: Iterator[Step] | None = None
 
     @property
     def state(self) -> State:
         """The round loop's state after the last whole round."""
         return self._now[0]
+
+    @property
+    def rounds(self) -> int:
+        """How many there are to be."""
+        return self.plan.rounds
+
+    @property
+    def round(self) -> int:
+        """The last whole one."""
+        return self.state.round
+
+    @property
+    def evaluated_on(self) -> str:
+        """val or test."""
+        return self.plan.held_out
+
+    @property
+    def path(self) -> Path | None:
+        """Its folder, while it is open."""
+        return self.folder.path if self.folder is not None else None
 
     @property
     def client_sizes(self) -> list[int]:
@@ -208,6 +240,7 @@ class Session:
         tensors, values = saved_state(state, holdings)
         self.states.sweep(holdings, self.folder.save_checkpoint(state.round, tensors, values))
         self._saved_round = state.round
+        self._saved_at = time.monotonic()
 
     def _note(self, progress: Progress) -> None:
         if progress.record is not None:
@@ -220,7 +253,8 @@ class Session:
         self._now = (progress.state, self.states.settled())
         self.states.adopt(self._now[1])
         done = self.state.round
-        if progress.record is None or done % self.experiment.checkpoint_every == 0 or done == self.plan.rounds:
+        due = done % self.experiment.checkpoint_every == 0 or time.monotonic() - self._saved_at >= self._save_after
+        if progress.record is None or due or done == self.plan.rounds:
             self.save()
 
     def _finish(self) -> None:
