@@ -19,6 +19,7 @@ from fedproc.lanes.stacked import StackedExecutor, check_stackable
 from fedproc.lanes.streamed import StreamedExecutor
 
 __all__ = [
+    "HEAVY",
     "Bank",
     "ClientData",
     "Executor",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,7 +22,7 @@ from fedproc.methods.checked_server import CheckedServer, holdings, made_method
 from fedproc.methods.merges import MERGES
 from fedproc.methods.method import ClientProblem, ServerProblem, TensorInfo
 from fedproc.methods.server_steps import SERVER_STEPS
-from fedproc.networks import EMBEDDING, NetworkSpec, build, layout_of, load_encoder
+from fedproc.networks import EMBEDDING, Network, NetworkSpec, build, layout_of, load_encoder
 from fedproc.protocol.plan import Plan
 from fedproc.protocol.weights import Weights
 
@@ -40,18 +41,32 @@ def resolve_device(name: str) -> torch.device:
 
 @dataclass
 class Library:
-    """Data sets read once and put on each device once, however many experiments share them."""
+    """Data sets read once and put on each device once, and networks made once of a seed, however many experiments share
+    them.
+    """
 
     _images: dict[tuple[object, ...], Images]
     _banks: dict[tuple[int, str, torch.device], Bank]
+    _networks: dict[tuple[NetworkSpec, int], Network]
 
     def __init__(self) -> None:
         self._images = {}
         self._banks = {}
+        self._networks = {}
+
+    @staticmethod
+    def key(experiment: Experiment) -> tuple[object, ...]:
+        """Experiments that agree here have the same images; words and numbers alone."""
+        e = experiment
+        where = None if e.data_dir is None else str(e.data_dir)
+        return (e.data, where, e.image_size, e.test_fraction, None if e.data in SOURCES else e.data_seed)
+
+    def put(self, key: tuple[object, ...], images: Images) -> None:
+        """Have images that were read elsewhere."""
+        self._images[key] = images
 
     def images(self, experiment: Experiment) -> Images:
-        e = experiment
-        at = (e.data, e.data_dir, e.image_size, e.test_fraction, None if e.data in SOURCES else e.data_seed)
+        e, at = experiment, self.key(experiment)
         if at not in self._images:
             self._images[at] = load(e.data, e.data_dir, e.image_size, e.test_fraction, e.data_seed)
         return self._images[at]
@@ -61,6 +76,14 @@ class Library:
         if at not in self._banks:
             self._banks[at] = Bank.of(images.train if part == "train" else images.test, device)
         return self._banks[at]
+
+    def network(self, spec: NetworkSpec, seed: int) -> Network:
+        """A network with its initial weights, the caller's own. Those of a person's own class are made each time."""
+        if spec.foreign:
+            return build(spec, seed)
+        if (spec, seed) not in self._networks:
+            self._networks[spec, seed] = build(spec, seed)
+        return copy.deepcopy(self._networks[spec, seed])
 
 
 def deal(experiment: Experiment, images: Images) -> list[Indices]:
@@ -97,7 +120,7 @@ def prepare(
     held = hold_out(deal(e, images), train.labels, e.val_fraction, e.data_seed, train.groups)
     training = holdings(kind, [own for own, _ in held], len(train.labels))
     spec = network_spec(e, images)
-    network = build(spec, e.model_seed)
+    network = library.network(spec, e.model_seed)
     if e.encoder_weights is not None:
         load_encoder(network, e.encoder_weights)
     layout = layout_of(network, spec)
