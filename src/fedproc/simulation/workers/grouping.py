@@ -37,6 +37,7 @@ class Group:
     number: int
     labels: list[str]
     deaths: int = 0
+    not_before: float = 0.0  # when it may go on
     said: list[str] = field(default_factory=list)  # what there is to say of it when it goes on
 
 

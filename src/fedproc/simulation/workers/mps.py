@@ -1,6 +1,6 @@
 """A private MPS daemon: with it kernels of several processes run on a GPU at the same time, without it in turns.
 
-    python -m fedproc.simulation.workers.mps guard PIPES LOGS
+    python mps.py guard PIPES LOGS
 
 The daemon is started and ended by a guard, a process that does nothing else: it waits on its standard input, which ends
 with the driver in whatever way that ends. Nobody else's daemon is touched. This module imports nothing of fedproc or
@@ -24,7 +24,7 @@ from pathlib import Path
 
 CONTROL = "nvidia-cuda-mps-control"
 PIPES, LOGS, VISIBLE = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "CUDA_VISIBLE_DEVICES"
-MODULE = "fedproc.simulation.workers.mps"
+THIS = [sys.executable, "-P", __file__]
 LONGEST = 70  # characters of a folder for sockets, whose whole path may have 107
 READY = "ready"
 
@@ -46,7 +46,7 @@ class Daemon:
         self._pipes = inside if short else Path(tempfile.mkdtemp(prefix="fedproc-mps-"))
         for made in (self._logs, self._pipes):
             made.mkdir(parents=True, exist_ok=True)
-        words = [sys.executable, "-m", MODULE, "guard", str(self._pipes), str(self._logs.absolute())]
+        words = [*THIS, "guard", str(self._pipes), str(self._logs.absolute())]
         self._guard = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
@@ -75,15 +75,15 @@ def given() -> bool:
 
 def works(environment: Mapping[str, str]) -> str | None:
     """None where a CUDA program with this environment becomes a client of an MPS server, else why not."""
-    words = [sys.executable, "-m", MODULE, "probe"]
+    words = [*THIS, "probe"]
     probe = subprocess.Popen(words, env=dict(environment), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert probe.stdin is not None and probe.stdout is not None
     try:
         said = _line(probe, 60.0)
         if said != READY:
             return said or "a CUDA program that allocates memory did not end well"
-        servers = _asked("get_server_list", environment)
-        return None if servers.strip() else "a CUDA program ran without becoming a client of its server"
+        servers = [line for line in _asked("get_server_list", environment).split() if line.isdigit()]
+        return None if servers else "a CUDA program ran without becoming a client of its server"
     finally:
         probe.stdin.close()
         with suppress(subprocess.TimeoutExpired):
@@ -121,9 +121,12 @@ def guard(pipes: Path, logs: Path) -> None:
     environment = {**os.environ, PIPES: str(pipes), LOGS: str(logs)}
     try:
         try:
-            begun = subprocess.run([CONTROL, "-d"], env=environment, capture_output=True, text=True, timeout=30)
-            said = (begun.stderr or begun.stdout).strip().splitlines()
-            reason = None if begun.returncode == 0 else f"it ended with {begun.returncode}: {' '.join(said[:2])}"
+            with (logs / "start.log").open("wb") as log:  # a pipe would stay open as long as the daemon lives
+                begun = subprocess.run(
+                    [CONTROL, "-d"], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=30
+                )
+            said = " ".join((logs / "start.log").read_text(errors="replace").split())
+            reason = None if begun.returncode == 0 else f"it ended with {begun.returncode}: {said[:200]}"
         except (OSError, subprocess.TimeoutExpired) as error:
             reason = str(error)
         reason = reason or works({**client_environment(pipes), LOGS: str(logs)})

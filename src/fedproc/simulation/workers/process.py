@@ -19,7 +19,12 @@ from fedproc.simulation.workers.images import MappedImages
 from fedproc.simulation.workers.messages import Lines, Message, encoded
 
 LAST = 15  # lines of a log that are shown
-MODULE = "fedproc.simulation.workers.worker"
+CODE = """
+import sys
+sys.path[:] = sys.argv[3:]  # the driver's: the same source is run, and nothing that happens to be in this folder
+from fedproc.simulation.workers.worker import main
+main(int(sys.argv[1]), int(sys.argv[2]))
+"""
 
 
 class Worker(Protocol):
@@ -66,7 +71,7 @@ class Process:
             self._log_began = output.tell()
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-u", "-m", MODULE, str(theirs), str(os.getpid())],
+                    [sys.executable, "-P", "-u", "-c", CODE, str(theirs), str(os.getpid()), *sys.path],
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=output,

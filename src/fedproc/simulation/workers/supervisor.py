@@ -17,6 +17,7 @@ from fedproc.simulation.workers.messages import Message
 from fedproc.simulation.workers.process import Worker
 
 DEATHS = 3  # in a row without a round done, after which a group is given up
+PAUSE = 10.0  # seconds after the second of them, in which a GPU or a full machine may come to rest
 SILENCE = 300.0  # seconds after which a worker that says nothing is taken for dead
 TICK = 1.0
 PATIENCE = 20.0  # seconds in which workers save and end when they are told to
@@ -90,7 +91,7 @@ class Supervisor:
         while True:
             self._interrupt.check()
             self._assign()
-            if not any(seat.group for seat in self._seats):
+            if not self._queue and not any(seat.group for seat in self._seats):
                 break
             busy = {seat.worker.fileno(): seat for seat in self._seats if seat.worker is not None}
             ready, _, _ = select.select(list(busy), [], [], TICK)
@@ -109,12 +110,14 @@ class Supervisor:
 
     def _assign(self) -> None:
         """Groups that wait go to workers that have none, and to new ones where others are dead."""
-        for seat in self._seats:
-            if seat.group is None and self._queue:
+        for seat in sorted(self._seats, key=lambda seat: seat.worker is None):
+            ready = [group for group in self._queue if group.not_before <= time.monotonic()]
+            if seat.group is None and ready:
                 if seat.worker is None:
                     self._fill(seat)
                 assert seat.worker is not None
-                seat.group = self._queue.popleft()
+                seat.group = ready[0]
+                self._queue.remove(seat.group)
                 self._noted({"event": "group", "worker": seat.number, "runs": seat.group.labels})
                 seat.worker.send(self._order(seat.group))
 
@@ -171,6 +174,7 @@ class Supervisor:
         group.deaths += 1
         if group.deaths < DEATHS:
             group.said.append(fate)
+            group.not_before = time.monotonic() + (PAUSE if group.deaths > 1 else 0.0)
             self._queue.appendleft(group)
             return
         shown = ", ".join(labels[:4]) + (", ..." if len(labels) > 4 else "")

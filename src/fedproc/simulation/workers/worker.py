@@ -1,9 +1,7 @@
 """What runs in a worker's process: groups of runs, one after the other, as the driver hands them over.
 
-    python -m fedproc.simulation.workers.worker EVENTS DRIVER
-
-Commands come on standard input, the first of them where to work and which images there are; events go to the file
-descriptor EVENTS; what is printed goes to the worker's log. DRIVER is the driver's process.
+Commands come on standard input, the first of them where to work and which images there are; events go to a file
+descriptor of their own; what is printed goes to the worker's log.
 Where the driver ends, the worker does at once: its runs are continued from their checkpoints.
 """
 
@@ -17,6 +15,7 @@ import queue
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING
 from fedproc.simulation.workers.messages import Message, encoded
 
 if TYPE_CHECKING:
+    from fedproc.simulation.drive import Run
     from fedproc.simulation.interrupt import Interrupt
     from fedproc.simulation.place import Place
     from fedproc.simulation.preparation import Library
@@ -69,8 +69,10 @@ class Reporter:
     def __init__(self, driver: Driver, group: int) -> None:
         self._driver, self._group = driver, group
         self._sent: dict[str, int] = {}
+        self.began = False
 
     def begin(self, runs: Sequence[Watched], about: str, notes: Sequence[str]) -> None:
+        self.began = True
         self._sent = {run.label: len(run.records) for run in runs}
         states = {run.label: {**_state(run), "records": list(run.records)} for run in runs}
         self._driver.send(
@@ -85,6 +87,21 @@ class Reporter:
         )  # fmt: skip
 
     def end(self) -> None: ...
+
+    def done(self, runs: Sequence[Run]) -> None:
+        """The group is done; of one in which nothing was left to do, what there is is said now."""
+        if not self.began:
+            states = {run.label: _over(run) for run in runs}
+            self._driver.send({"event": "begun", "group": self._group, "about": "", "notes": [], "runs": states})
+        self._driver.send({"event": "done", "group": self._group})
+
+
+def _over(run: Run) -> Message:
+    """Where a run is that was found finished."""
+    found: Message = {"round": len(run.metrics), "notes": [], "over": True, "records": run.metrics}
+    if run.result["status"] != "finished":
+        found["ended"] = {name: run.result[name] for name in ("status", "round", "reason")}
+    return found
 
 
 def _state(run: Watched) -> Message:
@@ -119,23 +136,28 @@ def main(events: int, parent: int) -> None:
     torch.set_num_threads(place.share.cores)
     library = Library()
     taken(library, given["images"])
-    limited = False
     try:
         while True:
             command = driver.commands.get()
-            if not limited and _on_gpu(place, command):
-                torch.cuda.set_per_process_memory_fraction(place.share.memory, place.device or "cuda")
-                limited = True
+            _keep_to(place, command)
             _train(command, driver, library, place, interrupt)
     except KeyboardInterrupt:
         os._exit(130)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)  # at once: what is broken may be the GPU
 
 
-def _on_gpu(place: Place, command: Message) -> bool:
+def _keep_to(place: Place, command: Message) -> None:
+    """Take no more of a GPU's memory than this worker's part."""
+    import torch
+
     from fedproc.simulation.preparation import resolve_device
 
-    device = place.device or next(iter(command["runs"].values()))["experiment"]["device"]
-    return resolve_device(device).type == "cuda"
+    named = place.device or next(iter(command["runs"].values()))["experiment"]["device"]
+    device = resolve_device(named)
+    if device.type == "cuda":
+        torch.cuda.set_per_process_memory_fraction(place.share.memory, device.index)
 
 
 def _train(command: Message, driver: Driver, library: Library, place: Place, interrupt: Interrupt) -> None:
@@ -153,12 +175,12 @@ def _train(command: Message, driver: Driver, library: Library, place: Place, int
     }
     reporter = Reporter(driver, group)
     try:
-        run_all(experiments, watcher=reporter, interrupt=interrupt, library=library, place=place)
+        runs = run_all(experiments, watcher=reporter, interrupt=interrupt, library=library, place=place)
     except (InputError, RunError) as error:
         kind = "input" if isinstance(error, InputError) else "run"
         driver.send({"event": "refused", "group": group, "kind": kind, "text": with_flags(error)})
     else:
-        driver.send({"event": "done", "group": group})
+        reporter.done(runs)
 
 
 def die_with(driver: int) -> None:
@@ -168,7 +190,3 @@ def die_with(driver: int) -> None:
             ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != driver:
         os._exit(ORPHAN)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
