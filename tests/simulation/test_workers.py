@@ -88,7 +88,7 @@ def test_on_cpus_workers_are_started_where_there_is_enough_to_do() -> None:
     assert few.workers == 3 and "3.0 GiB" in few.reason
     assert on_cpu(2, sweep(), 4, None).workers == 2
     done = [work("a", 0.0), work("b", 0.0), work("c")]
-    assert on_cpu(2, done, 4, None) == Choice(1, "2 were requested, and 1 runs are not done")
+    assert on_cpu(2, done, 4, None) == Choice(1, "2 were requested, and there is something to do for 1")
 
 
 def never() -> str | None:
@@ -279,6 +279,16 @@ def test_deaths_after_a_round_was_done_do_not_add_up(monkeypatch: pytest.MonkeyP
     made, hired = supervised([script] * 7 + [([AGAIN, *REST, DONE], False)], Seen())
     made.work([Group(0, ["a", "b"])])
     assert len(hired) == 8
+
+
+def test_a_worker_that_says_nothing_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "SILENCE", 0.2)
+    monkeypatch.setattr(supervisor, "TICK", 0.05)
+    seen = Seen()
+    made, hired = supervised([([BEGUN], False), ([BEGUN, *ROUND_ONE, *REST, DONE], False)], seen)
+    made.work([Group(0, ["a", "b"])])
+    assert hired[0].killed and not hired[1].killed
+    assert ("a", 0, ["worker 0 said nothing for 0 s"]) in seen.updates
 
 
 def test_an_error_that_is_not_the_workers_ends_all() -> None:

@@ -106,7 +106,7 @@ def on_gpus(
 
 
 def _requested(asked: int, runs: int) -> str:
-    return "as requested" if asked <= runs else f"{asked} were requested, and {runs} runs are not done"
+    return "as requested" if asked <= runs else f"{asked} were requested, and there is something to do for {runs}"
 
 
 def free_memory() -> int | None:

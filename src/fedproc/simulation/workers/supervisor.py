@@ -104,7 +104,8 @@ class Supervisor:
             looked = now
             for seat in self._seats:
                 if seat.worker is not None and now - seat.heard > SILENCE:
-                    seat.worker.kill()  # the end of its pipe is found next
+                    seat.worker.kill()
+                    self._bury(seat, f"said nothing for {SILENCE:.0f} s")
         if self._lost:
             raise RunError("; ".join(self._lost))
 
@@ -158,7 +159,7 @@ class Supervisor:
                 seat.group = None
                 raise (InputError if message["kind"] == "input" else RunError)(message["text"])
 
-    def _bury(self, seat: _Seat) -> None:
+    def _bury(self, seat: _Seat, why: str | None = None) -> None:
         """A worker is dead: another takes its group over, unless too many have died in it."""
         worker, group = seat.worker, seat.group
         assert worker is not None
@@ -166,9 +167,10 @@ class Supervisor:
             worker.kill()
             worker.wait(5.0)
         seat.worker = seat.group = None
-        fate = f"worker {seat.number} {worker.fate()}"
+        why = why or worker.fate()
+        fate = f"worker {seat.number} {why}"
         labels = group.labels if group else []
-        self._noted({"event": "died", "worker": seat.number, "why": worker.fate(), "runs": labels})
+        self._noted({"event": "died", "worker": seat.number, "why": why, "runs": labels})
         if group is None:
             return
         group.deaths += 1
