@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -333,6 +335,78 @@ def test_a_daemon_that_does_not_work_is_ended_again(tmp_path: Path, monkeypatch:
     assert said.startswith("-d 3\n") and said.endswith("quit\n")
     assert not (tmp_path / "workers" / "pipes").exists()
     assert mps.VISIBLE not in mps.client_environment(tmp_path)
+
+
+DAEMON = """#!/bin/sh
+pid="$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid"
+if [ "$1" = -d ]; then
+    sleep 60 &
+    echo $! > "$pid"
+else
+    read command
+    [ "$command" = get_server_list ] && echo 4242
+    [ "$command" = quit ] && kill "$(cat "$pid")"
+fi
+"""
+CUDA = "".join(
+    f"int {name}() {{ return 0; }}\n"
+    for name in ("cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuMemAlloc_v2",
+                 "cuMemsetD8_v2", "cuCtxSynchronize")
+)  # fmt: skip
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with a CUDA library that says yes to everything, and a daemon that can be started and ended."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    (tmp_path / "cuda.c").write_text(CUDA)
+    library = str(tmp_path / "libcuda.so.1")
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, str(tmp_path / "cuda.c")], check=True)
+    (tmp_path / mps.CONTROL).write_text(DAEMON)
+    (tmp_path / mps.CONTROL).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    return tmp_path
+
+
+def gone(pid: int) -> bool:
+    """Within some seconds; a zombie that nobody has waited for is gone, too."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
+@pytest.mark.parametrize("killed", [False, True], ids=["in order", "with its driver killed"])
+def test_a_daemon_ends_with_its_driver(killed: bool, machine: Path) -> None:
+    folder = machine / "w"
+    code = (
+        "import sys; from pathlib import Path; from fedproc.simulation.workers.mps import Daemon\n"
+        f"daemon = Daemon(Path({str(folder)!r})); print(daemon.environment['CUDA_MPS_PIPE_DIRECTORY'], flush=True)\n"
+        "sys.stdin.read(); daemon.close()"
+    )
+    driver = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert driver.stdin is not None and driver.stdout is not None
+    pipes = Path(driver.stdout.readline().strip())
+    assert (pipes == folder / "pipes") == (len(str(folder / "pipes")) <= mps.LONGEST)
+    pid = int((pipes / f"{mps.CONTROL}.pid").read_text())
+    assert Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    driver.kill() if killed else driver.stdin.close()
+    driver.wait(40)
+    assert gone(pid)
+    deadline = time.monotonic() + 20
+    while pipes.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not pipes.exists()
+    driver.stdout.close()
 
 
 def test_a_long_path_gets_short_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from fedproc.experiment import Experiment
 from fedproc.files import write_json
 from fedproc.kernels import cpu
 from fedproc.lanes import cores
+from fedproc.runs.folder import RunFolder
 from fedproc.runs.saved import read_run
 from fedproc.simulation.drive import Run, check_same, run_all
 from fedproc.simulation.interrupt import Interrupt
@@ -158,29 +159,32 @@ class _Driver:
         """Refuse what cannot be run or continued, with nothing changed yet; what is to start over is cleared then.
         Returns what there is to say of it all.
         """
-        sessions: list[Session] = []
+        where = "cpu" if not self._on_gpu else ", ".join(name or "one GPU" for name in choice.devices)
+        about = f"{choice.workers} workers{' under MPS' if choice.mps else ''} on {where}: {choice.reason}"
+        folders: list[RunFolder] = []
         try:
             for label, (experiment, path) in self._experiments.items():
+                assert path is not None
                 try:
                     session = Session(experiment, self._library, label, device="cpu")
                 except MethodError as error:
                     self._broken[label] = failed_result(experiment.method, label, 1, str(error))
                     continue
-                sessions.append(session)
-                assert path is not None
-                session.claim(path, fresh)
-                assert session.folder is not None
-                records = [] if fresh else session.folder.metrics()
+                if not runs:
+                    about = headline(session.images, session.client_sizes, about)
+                try:
+                    session.claim(path, fresh)
+                finally:  # one that is refused is taken, too
+                    folders += [session.folder] if session.folder is not None else []
+                records = [] if fresh else folders[-1].metrics()
                 runs[label] = DistantRun(label, session.rounds, session.evaluated_on, path, records)
-            for session in sessions:
-                if fresh and session.folder is not None:
-                    session.folder.prepare(fresh)
-            where = "cpu" if not self._on_gpu else ", ".join(name or "one GPU" for name in choice.devices)
-            how = f"{choice.workers} workers{' under MPS' if choice.mps else ''} on {where}: {choice.reason}"
-            return headline(sessions[0].images, sessions[0].client_sizes, how) if sessions else how
+            if fresh:
+                for folder in folders:
+                    folder.prepare(fresh)
         finally:
-            for session in sessions:
-                session.close()
+            for folder in folders:
+                folder.close()
+        return about
 
     def _order(self, group: Group) -> Message:
         runs = {}
