@@ -109,6 +109,10 @@ def test_on_gpus_workers_go_with_mps() -> None:
     assert on_gpus("auto", heavy, ["cuda:0", "cuda:1"], never).workers == 2
     asked = on_gpus(3, long, [None], lambda: "it is not there")
     assert asked.workers == 3 and not asked.mps and "take turns" in asked.reason
+    alone = on_gpus("auto", [work("a", 1e18)], [None], never)
+    assert alone.workers == 1 and alone.obvious and not without.obvious
+    two = on_gpus("auto", [work("a", 1e18), work("b", 1e18)], ["cuda:0", "cuda:1", "cuda:2"], never)
+    assert (two.workers, two.devices) == (2, ("cuda:0", "cuda:1"))
     assert on_gpus(2, long, ["cuda:0", "cuda:1"], never) == Choice(2, "as requested", ("cuda:0", "cuda:1"))
 
 
@@ -246,8 +250,8 @@ def supervised(scripts: list[tuple[list[Message], bool]], watcher: Any, count: i
     return made, hired
 
 
-BEGUN = {"event": "begun", "notes": [], "runs": {"a": state("a"), "b": state("b")}}
-AGAIN = {"event": "begun", "notes": [], "runs": {"a": state("a", 1), "b": state("b", 1)}}
+BEGUN = {"event": "begun", "about": "", "notes": [], "runs": {"a": state("a"), "b": state("b")}}
+AGAIN = {"event": "begun", "about": "", "notes": [], "runs": {"a": state("a", 1), "b": state("b", 1)}}
 ROUND_ONE = [{"event": "update", **state(label, 1)} for label in "ab"]
 REST = [{"event": "update", **state(label, 2, 3, 4, over=True)} for label in "ab"]
 DONE = {"event": "done"}

@@ -17,20 +17,23 @@ Asked = int | str  # a number, or auto
 UNDER_MPS = 4  # workers on one GPU whose kernels run at the same time (benchmarks/workers.py)
 WITHOUT_MPS = 1  # and where they would take turns
 WORTH = 60.0  # seconds of work, as estimated, from which starting workers pays
-GPU_SPEED = 15e12  # operations a second of one process, for that estimate: measured, simple CNN, H200
-CORE_SPEED = 50e9  # of one core: measured, simple CNN with own kernels
+GPU_SPEED = 15e12  # operations a second of one process, for that estimate: what was measured, simple CNN, H200
+CORE_SPEED = 50e9  # of one core: about what was measured, simple CNN with own kernels
 WORKER_MEMORY = 1 << 30  # bytes of main memory that a worker may need
 SAVE_AFTER = 5.0  # seconds after which a worker's runs are saved again
 
 
 @dataclass(frozen=True)
 class Choice:
-    """So many workers, spread over these devices (None: the experiments' own), and why so many."""
+    """So many workers, spread over these devices (None: the experiments' own), and why so many. What is `obvious` goes
+    without saying: too little to do for several.
+    """
 
     workers: int
     reason: str
     devices: tuple[str | None, ...] = (None,)
     mps: bool = False
+    obvious: bool = False
 
     def places(self, cores: int, runs_at_once: int, command: Sequence[str]) -> list[Place]:
         """What each worker has of the machine. Workers of a device share its memory."""
@@ -69,8 +72,8 @@ def on_cpu(asked: Asked, works: Sequence[Work], cores: int, memory: int | None) 
     if isinstance(asked, int):
         return Choice(max(1, min(asked, len(busy))), _requested(asked, len(busy)))
     seconds = sum(work.operations for work in busy) / (CORE_SPEED * cores)
-    if seconds < WORTH:
-        return Choice(1, f"about {seconds:.0f} s of work are too little to start workers for")
+    if seconds < WORTH or len(busy) < 2:
+        return _too_little(seconds, len(busy))
     count = min(cores, len(busy))
     if memory is not None and count > max(1, memory // WORKER_MEMORY):
         count = max(1, memory // WORKER_MEMORY)
@@ -93,16 +96,23 @@ def on_gpus(
         mps = count > len(gpus) and reason is None
         return Choice(count, f"{_requested(asked, len(busy))}{without}", gpus[:count], mps)
     seconds = sum(work.operations for work in busy) / (GPU_SPEED * len(gpus))
-    if seconds < WORTH:
-        return Choice(1, f"about {seconds:.0f} s of work are too little to start workers for", gpus[:1])
+    if seconds < WORTH or len(busy) < 2:
+        return _too_little(seconds, len(busy))
     if any(work.forward >= HEAVY for work in busy):
         count = min(len(gpus), most)
         return Choice(count, "one for each GPU, which a client of this network keeps busy alone", gpus[:count])
-    reason = start_mps() if most > len(gpus) else "there are as many GPUs as runs"
+    if most <= len(gpus):
+        return Choice(most, "one for each run", gpus[:most])
+    reason = start_mps()
     each = WITHOUT_MPS if reason else UNDER_MPS
     count = min(each * len(gpus), most)
     why = f"{each} for each GPU is the number that was measured best {'without' if reason else 'under'} MPS"
     return Choice(count, f"{why} ({reason})" if reason else why, gpus[:count], reason is None)
+
+
+def _too_little(seconds: float, runs: int) -> Choice:
+    some = f"about {seconds:.0f} s of work are" if runs > 1 else f"{runs} run is"
+    return Choice(1, f"{some} too little to start workers for", obvious=True)
 
 
 def _requested(asked: int, runs: int) -> str:

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -62,7 +62,7 @@ def run_many(
         driver = _Driver(experiments, library, home / FOLDER, ends)
         choice = driver.choose(workers, devices, fresh)
         if choice.workers == 1:
-            said = [f"one process: {choice.reason}"] if workers != "auto" or choice.mps else []
+            said = [] if choice.obvious else [f"one process: {choice.reason}"]
             noting = _Noting(watcher, said)
             return run_all(experiments, fresh=fresh, watcher=noting, interrupt=interrupt, library=library)
         return driver.run(choice, fresh, watcher, interrupt)
@@ -100,7 +100,7 @@ class _Driver:
             self._on_gpu = any(name.startswith("cuda") for name in devices)
         if not self._on_gpu:
             choice = on_cpu(asked, self._works, cores(), free_memory())
-            return Choice(choice.workers, choice.reason, tuple(devices or (None,)))
+            return replace(choice, devices=tuple(devices or (None,)))
         return on_gpus(asked, self._works, devices or _gpus(device), self._start_mps)
 
     def _start_mps(self) -> str | None:

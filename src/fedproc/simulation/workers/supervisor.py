@@ -139,6 +139,7 @@ class Supervisor:
             return
         match message["event"]:
             case "begun":
+                self._noted({"event": "begun", "worker": seat.number, "how": message["about"].rpartition("; ")[2]})
                 for label, state in message["runs"].items():
                     run = self._runs[label]
                     run.records[:] = state["records"]
