@@ -464,3 +464,18 @@ def test_declared_devices_are_spread_over_workers(pictures: Path, tmp_path: Path
         environment = json.loads((run.path / "environment.json").read_text())
         assert (environment["workers"], environment["runs_at_once"]) == (2, 2)
         assert json.loads((run.path / "config.json").read_text())["device"] == "cpu"
+
+
+@pytest.mark.slow
+def test_more_rounds_and_a_fresh_start_over_workers(pictures: Path, tmp_path: Path) -> None:
+    given = {**GIVEN, "data": str(pictures), "methods": ["fedavg"], "seeds": [0, 1], "workers": 2, "out": tmp_path}
+    compare(**given)
+    longer = compare(**{**given, "rounds": 4})
+    assert [len(run.metrics) for run in longer.rows[0].runs] == [4, 4]
+    lines = (tmp_path / "fedavg" / "seed-1" / "metrics.jsonl").read_bytes()
+    again = compare(**given, fresh=True)
+    assert [len(run.metrics) for run in again.rows[0].runs] == [3, 3]
+    assert not lines.startswith((tmp_path / "fedavg" / "seed-1" / "metrics.jsonl").read_bytes())  # other seconds
+    assert [r["train_loss"] for r in again.rows[0].runs[1].metrics] == [
+        r["train_loss"] for r in longer.rows[0].runs[1].metrics[:3]
+    ]
