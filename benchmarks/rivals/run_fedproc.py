@@ -11,8 +11,7 @@ from pathlib import Path
 from job import answer
 
 from fedproc import Experiment, run
-from fedproc.lanes import Executor
-from fedproc.simulation.session import Session
+from fedproc.simulation.watching import Watched
 
 
 class Clock:
@@ -22,11 +21,11 @@ class Clock:
         self.ends: list[float] = []
         self.how = ""
 
-    def begin(self, sessions: Sequence[Session], executor: Executor) -> None:
-        self.how = f"{executor.name}, {executor.lanes} lanes x {executor.threads} torch threads"
+    def begin(self, runs: Sequence[Watched], about: str, notes: Sequence[str]) -> None:
+        self.how = about
 
-    def update(self, session: Session) -> None:
-        if len(session.records) > len(self.ends):
+    def update(self, run: Watched) -> None:
+        if len(run.records) > len(self.ends):
             self.ends.append(time.time())
 
     def end(self) -> None: ...

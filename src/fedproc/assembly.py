@@ -5,7 +5,7 @@ each site its own setting.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -123,11 +123,11 @@ class Assembly:
         }
 
 
-def assemble(experiment: Experiment, subject: Subject) -> Assembly:
-    """Build the network and make the method; nothing of the images themselves is needed."""
+def assemble(experiment: Experiment, subject: Subject, make: Callable[[NetworkSpec, int], Network] = build) -> Assembly:
+    """Make the network, by its spec and a seed, and the method; nothing of the images themselves is needed."""
     e = experiment
     spec = network_spec(e, subject)
-    network = build(spec, e.model_seed)
+    network = make(spec, e.model_seed)
     if e.encoder_weights is not None:
         load_encoder(network, e.encoder_weights)
     layout = layout_of(network, spec)

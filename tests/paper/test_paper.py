@@ -14,7 +14,6 @@ from PIL import Image
 
 from fedproc import InputError
 from fedproc.cli.commands import execute
-from fedproc.lanes import Executor
 from fedproc.paper import published
 from fedproc.paper.exhibits import EXHIBITS, SCALES, Exhibit
 from fedproc.paper.identity import index
@@ -22,14 +21,13 @@ from fedproc.report.contents import write_report
 from fedproc.report.gather import gather
 from fedproc.reproduction import tsne
 from fedproc.reproduction.exhibits import Request, reproduce, slug
-from fedproc.simulation.drive import Nobody
-from fedproc.simulation.session import Session
+from fedproc.simulation.watching import Nobody, Watched
 
 
 class Forbidden(Nobody):
     """Complains when anything runs."""
 
-    def begin(self, sessions: Sequence[Session], executor: Executor) -> None:
+    def begin(self, runs: Sequence[Watched], about: str, notes: Sequence[str]) -> None:
         raise AssertionError("something ran that was done")
 
 

@@ -18,6 +18,7 @@ from fedproc.runs.saved import read_run
 from fedproc.runs.schema import MetricsLine
 from fedproc.simulation.drive import drive
 from fedproc.simulation.session import Session
+from fedproc.simulation.watching import Watched
 
 
 def test_lines_are_chained_and_read_back(tmp_path: Path) -> None:
@@ -118,8 +119,8 @@ def test_the_last_round_is_evaluated_also_where_it_was_passed_without(tmp_path: 
     class Stops:
         def begin(self, *given: object) -> None: ...
 
-        def update(self, session: Session) -> None:
-            if len(session.records) == 5:
+        def update(self, run: Watched) -> None:
+            if len(run.records) == 5:
                 raise KeyboardInterrupt
 
         def end(self) -> None: ...

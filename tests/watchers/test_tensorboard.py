@@ -10,7 +10,7 @@ import pytest
 
 from fedproc import InputError
 from fedproc.cli.commands import execute
-from fedproc.simulation.drive import Nobody
+from fedproc.simulation.watching import Nobody
 from fedproc.watchers.tensorboard import TensorBoard, scalars
 
 WORDS = ["--data", "fashion-mini", "--clients", "3", "--epochs", "1", "--batch-size", "256", "--device", "cpu"]

@@ -10,13 +10,14 @@ from typing import Any
 from rich.console import Console
 
 from fedproc.cli.display import print_table
-from fedproc.cli.parser import Parser, add_experiment_flags, whole_numbers
+from fedproc.cli.parser import Parser, add_experiment_flags, add_workers, whole_numbers
 from fedproc.cli.run import add_out, gathered, watching
 from fedproc.comparison.compare import compare, read_toml
 from fedproc.errors import InputError, RunError
 from fedproc.methods.method import Method
 from fedproc.report.summary import accuracies, differences
 from fedproc.simulation.drive import Run
+from fedproc.simulation.workers.choice import parsed as parsed_workers
 from fedproc.watchers.tensorboard import TensorBoard
 
 ONE_SEED = "one seed is too few for differences: take more --seeds"
@@ -48,6 +49,7 @@ def add(commands: Any, methods: Mapping[str, type[Method]]) -> None:
     group.add_argument(
         "--reference", metavar="LABEL", help="the row that others are compared with; default: fedavg, or the first"
     )
+    add_workers(group)
     add_out(parser, "runs/cmp")
     add_experiment_flags(parser, without=("method", "seed"), methods=methods)
     parser.set_defaults(command=command)
@@ -63,9 +65,10 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     methods = _list("methods", parsed.methods, values.pop("methods", [] if variants else ["fedavg", "fedproc"]))
     below = values.pop("reference", None)
     reference = below if parsed.reference is None else parsed.reference
+    workers = parsed_workers(parsed.workers)
     watcher = watching(parsed, console)
     how = {"variants": variants, "reference": reference, "fresh": parsed.fresh, "watcher": watcher}
-    how["interrupt"] = parsed.interrupt
+    how |= {"interrupt": parsed.interrupt, "workers": workers}
     done = compare(methods, seeds, parsed.out, **how, **values)
     if isinstance(watcher, TensorBoard):
         for each in (run for row in done.rows for run in row.runs if isinstance(run, Run)):

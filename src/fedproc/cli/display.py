@@ -13,9 +13,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from fedproc.errors import Failed
-from fedproc.lanes import Executor
 from fedproc.report.tables import Table
-from fedproc.simulation.session import Session
+from fedproc.simulation.watching import Watched
 
 
 class Display:
@@ -28,28 +27,19 @@ class Display:
         self._shown: dict[str, int] = {}
         self._began = 0.0
         self._already = 0
-        self._sessions: Sequence[Session] = ()
+        self._runs: Sequence[Watched] = ()
 
-    def begin(self, sessions: Sequence[Session], executor: Executor) -> None:
-        self._sessions = sessions
-        self._shown = {session.label: len(session.records) for session in sessions}
+    def begin(self, runs: Sequence[Watched], about: str, notes: Sequence[str]) -> None:
+        self._runs = runs
+        self._shown = {run.label: len(run.records) for run in runs}
         self._began = time.monotonic()
-        self._already = sum(len(session.records) for session in sessions)
-        first = sessions[0]
-        sizes = sorted(first.client_sizes)
-        self._console.print(
-            f"{first.images.name}: {len(first.images.train):,} training and {len(first.images.test):,} test images, "
-            f"{first.images.classes} classes; {len(sizes)} clients of {sizes[0]:,} to {sizes[-1]:,} samples; "
-            f"{executor.name} on {_device(first)}, {_lanes(executor)}",
-            highlight=False,
-        )
-        for note in executor.notes:
-            self._console.print(note, highlight=False)
-        executor.notes.clear()
-        for session in sessions:
-            self._print_notes(session)
-            if session.records and session.result is None:
-                self._console.print(f"{session.label}: continues after round {session.state.round}", highlight=False)
+        self._already = sum(len(run.records) for run in runs)
+        for line in (about, *notes):
+            self._console.print(line, highlight=False)
+        for run in runs:
+            self._print_notes(run)
+            if run.round and run.result is None:
+                self._console.print(f"{run.label}: continues after round {run.round}", highlight=False)
         if self._console.is_terminal:
             self._progress = Progress(
                 TextColumn("{task.description}"),
@@ -59,27 +49,26 @@ class Display:
                 TimeRemainingColumn(),
                 console=self._console,
             )
-            for session in sessions:
-                total, done = session.plan.rounds, len(session.records)
-                self._tasks[session.label] = self._progress.add_task(
-                    session.label, total=total, completed=done, state=""
+            for run in runs:
+                self._tasks[run.label] = self._progress.add_task(
+                    run.label, total=run.rounds, completed=len(run.records), state=""
                 )
             self._progress.start()
 
-    def _print_notes(self, session: Session) -> None:
-        for note in session.notes:
-            self._console.print(f"{session.label}: {note}; going on from round {session.state.round}", highlight=False)
-        session.notes.clear()
+    def _print_notes(self, run: Watched) -> None:
+        for note in run.notes:
+            self._console.print(f"{run.label}: {note}; going on from round {run.round}", highlight=False)
+        run.notes.clear()
 
-    def update(self, session: Session) -> None:
-        self._print_notes(session)
-        state = _state(session)
+    def update(self, run: Watched) -> None:
+        self._print_notes(run)
+        state = _state(run)
         if self._progress is not None:
-            self._progress.update(self._tasks[session.label], completed=len(session.records), state=state)
-        elif session.ended or len(session.records) > self._shown.get(session.label, 0):
-            self._shown[session.label] = len(session.records)
-            done = f"round {len(session.records)}/{session.plan.rounds}"
-            self._console.print(f"{session.label}  {done}  {state}  left {self._left()}", highlight=False)
+            self._progress.update(self._tasks[run.label], completed=len(run.records), state=state)
+        elif run.ended or len(run.records) > self._shown.get(run.label, 0):
+            self._shown[run.label] = len(run.records)
+            done = f"round {len(run.records)}/{run.rounds}"
+            self._console.print(f"{run.label}  {done}  {state}  left {self._left()}", highlight=False)
 
     def end(self) -> None:
         if self._progress is not None:
@@ -87,38 +76,27 @@ class Display:
 
     def _left(self) -> str:
         """Time left of all runs together, at the pace since the beginning."""
-        done = sum(len(session.records) for session in self._sessions)
-        total = sum(session.plan.rounds for session in self._sessions if not session.ended)
+        done = sum(len(run.records) for run in self._runs)
+        total = sum(run.rounds for run in self._runs if not run.ended)
         pace = (time.monotonic() - self._began) / max(1, done - self._already)
         seconds = round(pace * max(0, total - done))
         return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
 
-def _state(session: Session) -> str:
-    if session.ended is not None:
-        return str(session.ended) if isinstance(session.ended, Failed) else f"diverged in round {session.ended.round}"
-    if not session.records:
+def _state(run: Watched) -> str:
+    if run.ended is not None:
+        return str(run.ended) if isinstance(run.ended, Failed) else f"diverged in round {run.ended.round}"
+    if not run.records:
         return ""
-    key = f"{session.plan.held_out}_accuracy"
-    accuracy = next((record[key] for record in reversed(session.records) if key in record), None)
+    key = f"{run.evaluated_on}_accuracy"
+    accuracy = next((record[key] for record in reversed(run.records) if key in record), None)
     shown = "" if accuracy is None else f"accuracy {100 * accuracy:5.2f} %  "
-    return f"{shown}{_loss(session.records[-1])}"
+    return f"{shown}{_loss(run.records[-1])}"
 
 
 def _loss(record: dict[str, Any]) -> str:
     loss = record.get("train_loss")
     return "" if loss is None else f"loss {loss:.4f}"
-
-
-def _device(session: Session) -> str:
-    """The device, and why it is the CPU where it was not requested."""
-    if session.experiment.device == "auto" and session.device.type == "cpu":
-        return "cpu (torch sees no GPU)"
-    return str(session.device)
-
-
-def _lanes(executor: Executor) -> str:
-    return "one client at a time" if executor.lanes == 1 else f"up to {executor.lanes} clients side by side"
 
 
 def print_table(console: Console, table: Table) -> None:

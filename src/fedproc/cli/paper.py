@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from fedproc.cli.display import Display, print_table
-from fedproc.cli.parser import Parser, whole_numbers
+from fedproc.cli.parser import Parser, add_workers, whole_numbers
 from fedproc.errors import InputError, with_flags
 from fedproc.paper.exhibits import EXHIBITS, SCALES
 from fedproc.runs.lock import expect_folder
+from fedproc.simulation.workers.choice import parsed as parsed_workers
 
 if TYPE_CHECKING:
     from fedproc.reproduction.exhibits import Request
@@ -48,6 +49,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--only-done", action="store_true", help="run nothing: show what is done, leave gaps for the rest"
     )
+    add_workers(parser)
     for name in MACHINE:
         parser.add_argument(f"--{name.replace('_', '-')}", dest=name, metavar="X", help="as for `fedproc run`")
     parser.set_defaults(command=command)
@@ -57,6 +59,7 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     from fedproc.paper.identity import index
     from fedproc.reproduction.exhibits import Request, TooLittleDone, reproduce  # matplotlib takes a while to import
 
+    workers = parsed_workers(parsed.workers)
     scale = SCALES[parsed.scale]
     expect_folder(parsed.out)
     seeds = tuple(whole_numbers("--seeds", parsed.seeds)) if parsed.seeds else scale.seeds
@@ -74,7 +77,7 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
         return 0
     for request in requests:
         try:
-            done = reproduce(request, Display(console), parsed.only_done)
+            done = reproduce(request, Display(console), parsed.only_done, parsed.interrupt, workers)
         except TooLittleDone as error:
             if parsed.name != "all":
                 raise

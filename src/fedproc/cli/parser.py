@@ -75,6 +75,14 @@ def whole_numbers(name: str, words: Sequence[str]) -> list[int]:
         raise InputError(f"{name} {' '.join(words)}: expected whole numbers") from None
 
 
+def add_workers(parser: Any) -> None:
+    """How many processes share the work."""
+    words = (
+        "processes that share the runs: a number, or auto for as many as pay (on one GPU under a private MPS daemon)"
+    )
+    parser.add_argument("--workers", metavar="N", default="auto", help=f"{words}; default: auto")
+
+
 def add_experiment_flags(
     parser: argparse.ArgumentParser, without: tuple[str, ...] = (), methods: Mapping[str, type[Method]] = METHODS
 ) -> None:

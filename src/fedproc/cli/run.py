@@ -52,7 +52,7 @@ def watching(parsed: argparse.Namespace, console: Console) -> Display | TensorBo
 def gathered(parsed: argparse.Namespace) -> dict[str, Any]:
     """The file's values, overridden by the flags."""
     below = read_toml(parsed.config, "--config") if parsed.config else {}
-    for name in ("out", "fresh", "config", "variants", "plugin", "log"):
+    for name in ("out", "fresh", "config", "variants", "plugin", "log", "workers"):
         if name in below:
             raise InputError(f"--config {parsed.config}: {name} belongs on the command line")
     known = [*Experiment.model_fields, *(name.replace("-", "_") for name in all_methods(parsed.plugin or ())), *LISTS]

@@ -20,8 +20,10 @@ from fedproc.methods.plugin import all_methods
 from fedproc.runs.folder import differences
 from fedproc.runs.lock import Lock, expect_folder
 from fedproc.runs.saved import SavedRun, read_run
-from fedproc.simulation.drive import Watcher, run_all
 from fedproc.simulation.interrupt import Interrupt
+from fedproc.simulation.watching import Watcher
+from fedproc.simulation.workers.choice import Asked
+from fedproc.simulation.workers.run import run_many
 from fedproc.statistics import Paired
 from fedproc.statistics import compare as paired
 
@@ -103,12 +105,14 @@ def compare(
     fresh: bool = False,
     watcher: Watcher | None = None,
     interrupt: Interrupt | None = None,
+    workers: Asked = 1,
     **given: Any,
 ) -> Comparison:
     """Run every method and variant with every seed; `given` are fields of Experiment shared by all.
 
     Differences are to `reference`, a method or variant: FedAvg where it takes part, else the first. Called again
-    with more seeds or methods, it continues the folder and includes the runs that are in it.
+    with more seeds or methods, it continues the folder and includes the runs that are in it. `workers` are processes
+    that share the work, a number or `auto`.
     """
     if len(set(methods)) != len(methods):
         raise InputError(f"--methods {' '.join(methods)}: expected each method once")
@@ -161,7 +165,8 @@ def compare(
         raise InputError(f"--val-fraction {shares}: expected all rows with validation samples, or none")
     lock = Lock(folder) if folder else None
     try:
-        runs = {run.label: run for run in run_all(experiments, fresh=fresh, watcher=watcher, interrupt=interrupt)}
+        how: Given = {"fresh": fresh, "watcher": watcher, "interrupt": interrupt}
+        runs = {run.label: run for run in run_many(experiments, workers, folder, **how)}
         done: dict[str, list[Seeded]] = {label: [s for s in saved.get(label, []) if s.result] for label in labels}
         for label in overrides:
             done[label] += [runs[f"{label}/seed-{seed}"] for seed in seeds]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -15,10 +14,12 @@ from fedproc.lanes.executor import Executor, LaneError
 from fedproc.lanes.local import Outcome
 from fedproc.lanes.serial import SerialExecutor
 from fedproc.lanes.setting import Bank, ClientData, Job, Setting
+from fedproc.lanes.share import Share, cores
 from fedproc.lanes.stacked import StackedExecutor, check_stackable
 from fedproc.lanes.streamed import StreamedExecutor
 
 __all__ = [
+    "HEAVY",
     "Bank",
     "ClientData",
     "Executor",
@@ -26,7 +27,9 @@ __all__ = [
     "LaneError",
     "Outcome",
     "Setting",
+    "Share",
     "choose",
+    "cores",
     "resolve_precision",
     "using_precision",
 ]
@@ -61,19 +64,23 @@ def using_precision(precision: str) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before[1:]
 
 
-def cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def choose(kind: str, lanes: int | str, threads: int | None, settings: Sequence[Setting], cohort: int) -> Executor:
+def choose(
+    kind: str,
+    lanes: int | str,
+    threads: int | None,
+    settings: Sequence[Setting],
+    cohort: int,
+    share: Share | None = None,
+) -> Executor:
     """The executor by name, or the one that suits device and network, with lanes that suit its memory.
 
     On a GPU: stacked for networks of which one client leaves it idle, streamed for larger ones. On a CPU: serial.
     `threads` are those that an executor had before, of serial lanes each one's. `cohort` is the most clients that are
-    ever at work together. A person's own module draws from torch's one global generator, so its clients run one after
-    another where they cannot be stacked.
+    ever at work together. `share` is this process's part of the machine where there are others beside it. A person's
+    own module draws from torch's one global generator, so its clients run one after another where they cannot be
+    stacked.
     """
+    share = share or Share(cores())
     on_gpu = any(setting.device.type == "cuda" for setting in settings)
     foreign = any(setting.spec.foreign for setting in settings)
     if kind == "stacked":
@@ -84,7 +91,8 @@ def choose(kind: str, lanes: int | str, threads: int | None, settings: Sequence[
     elif kind == "auto":
         kind = _suitable(settings, on_gpu, foreign)
     if kind == "stacked":
-        stacked = StackedExecutor(min(cohort, _room(settings)) if lanes == "auto" else int(lanes), threads or cores())
+        count = min(cohort, _room(settings, share.memory)) if lanes == "auto" else int(lanes)
+        stacked = StackedExecutor(count, threads or share.cores)
         stacked.fixed = lanes != "auto"
         if on_gpu and (reason := kernels.missing()) is not None:
             stacked.notes.append(f"without own kernels, on torch's grouped convolutions: {reason}")
@@ -92,12 +100,12 @@ def choose(kind: str, lanes: int | str, threads: int | None, settings: Sequence[
     if kind == "streamed":
         if lanes != "auto" and int(lanes) > MOST_STREAMS:
             raise InputError(f"--lanes {lanes}: expected at most {MOST_STREAMS} with streamed lanes")
-        return StreamedExecutor(min(STREAMS, cohort) if lanes == "auto" else int(lanes), threads or cores())
+        return StreamedExecutor(min(STREAMS, cohort) if lanes == "auto" else int(lanes), threads or share.cores)
     if foreign and lanes not in ("auto", 1):
         raise InputError(f"--lanes {lanes}: a network of your own runs one client at a time, expected auto or 1")
-    most = 1 if foreign or on_gpu else min(cores(), cohort)
+    most = 1 if foreign or on_gpu else min(share.cores, cohort)
     count = most if lanes == "auto" else int(lanes)
-    serial = SerialExecutor(count, threads or max(1, cores() // count))
+    serial = SerialExecutor(count, threads or max(1, share.cores // count))
     wanted = not on_gpu and any(s.spec.name == "simple-cnn" and s.spec.dtype == torch.float32 for s in settings)
     if wanted and (reason := cpu.missing()) is not None:
         serial.notes.append(f"without own kernels, on torch's convolutions: {reason}")
@@ -117,11 +125,17 @@ def _different(settings: Sequence[Setting]) -> list[Setting]:
     return list({setting.spec: setting for setting in settings}.values())
 
 
-def _room(settings: Sequence[Setting]) -> int:
-    """Lanes that the free memory holds."""
+def _room(settings: Sequence[Setting], part: float = 1.0) -> int:
+    """Lanes that the free memory holds, or this process's part of all of it where that is less: the others' may not be
+    taken yet.
+    """
     lanes = []
     for setting in _different(settings):
-        free = torch.cuda.mem_get_info(setting.device)[0] if setting.device.type == "cuda" else 4 << 30
+        if setting.device.type == "cuda":
+            free, total = torch.cuda.mem_get_info(setting.device)
+        else:
+            free = total = 4 << 30
+        free = min(free, int(part * total))
         params = sum(parameter.numel() for parameter in setting.network.parameters())
         held = setting.spec.dtype.itemsize * (COPIES * params + PASSES * setting.batch_size * setting.cost.values)
         lanes.append(int(0.6 * free / held))

@@ -20,8 +20,12 @@ from fedproc.report.summary import differences_by_column
 from fedproc.report.tables import Grid, Number, Table
 from fedproc.reproduction import tsne
 from fedproc.runs.saved import read_run
-from fedproc.simulation.drive import Run, Watcher, run, run_all
+from fedproc.simulation.drive import Run, run
+from fedproc.simulation.interrupt import Interrupt
 from fedproc.simulation.preparation import Library
+from fedproc.simulation.watching import Watcher
+from fedproc.simulation.workers.choice import Asked
+from fedproc.simulation.workers.run import run_many
 from fedproc.statistics import Paired, compare
 
 OF_THE_PATH = ("data", "method")
@@ -101,8 +105,16 @@ def slug(given: Given, scale: Scale) -> str:
     return "-".join(words)
 
 
-def reproduce(request: Request, watcher: Watcher | None = None, only_done: bool = False) -> Reproduction:
-    """Run what is missing, and write the exhibit; with `only_done` write it from the finished runs."""
+def reproduce(
+    request: Request,
+    watcher: Watcher | None = None,
+    only_done: bool = False,
+    interrupt: Interrupt | None = None,
+    workers: Asked = 1,
+) -> Reproduction:
+    """Run what is missing, and write the exhibit; with `only_done` write it from the finished runs. Workers share the
+    runs but those that are timed, each of which is alone.
+    """
     runs: dict[Path, Run] = {}
     missing: dict[str, tuple[Experiment, Path | None]] = {}
     for path, experiment in request.wanted().items():
@@ -117,12 +129,13 @@ def reproduce(request: Request, watcher: Watcher | None = None, only_done: bool 
     elif request.exhibit.measure == "seconds":
         for experiment, home in missing.values():
             assert home is not None
-            runs[home] = run(experiment, home, watcher=watcher)
+            runs[home] = run(experiment, home, watcher=watcher, interrupt=interrupt)
     elif missing:
         if request.exhibit.measure == "tsne":
             _check_models(missing.values())
         paths = [path for _, path in missing.values() if path is not None]
-        runs |= dict(zip(paths, run_all(missing, watcher=watcher), strict=True))
+        made_now = run_many(missing, workers, request.folder, watcher=watcher, interrupt=interrupt)
+        runs |= dict(zip(paths, made_now, strict=True))
     made = _embedded(request, runs) if request.exhibit.measure == "tsne" else _written(request, runs)
     return replace(made, missing=[*missing] if only_done else ())
 

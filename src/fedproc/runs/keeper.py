@@ -5,6 +5,7 @@ simulator and the server of a federation keep their runs with this.
 from __future__ import annotations
 
 import hashlib
+import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -31,10 +32,18 @@ Record = dict[str, Any]
 
 
 class Keeper:
-    """A run on record. Without a folder everything stays in memory."""
+    """A run on record. Without a folder everything stays in memory. It is saved every so many rounds, and when the last
+    save is `save_after` seconds ago.
+    """
 
     def __init__(
-        self, experiment: Experiment, label: str, assembly: Assembly, plan: Plan, device: torch.device
+        self,
+        experiment: Experiment,
+        label: str,
+        assembly: Assembly,
+        plan: Plan,
+        device: torch.device,
+        save_after: float = float("inf"),
     ) -> None:
         self.experiment, self.label, self.device = experiment, label, device
         self.assembly, self.plan = assembly, plan
@@ -47,11 +56,33 @@ class Keeper:
         start = first_state(plan, assembly.first_weights(device))
         self._now: tuple[State, Holdings] = (start, self.states.holdings)
         self._saved_round: int | None = None
+        self._save_after = save_after
+        self._saved_at = time.monotonic()
 
     @property
     def state(self) -> State:
         """The round loop's state after the last whole round."""
         return self._now[0]
+
+    @property
+    def rounds(self) -> int:
+        """How many there are to be."""
+        return self.plan.rounds
+
+    @property
+    def round(self) -> int:
+        """The last whole one."""
+        return self.state.round
+
+    @property
+    def evaluated_on(self) -> str:
+        """val or test."""
+        return self.plan.held_out
+
+    @property
+    def path(self) -> Path | None:
+        """Its folder, while it is open."""
+        return self.folder.path if self.folder is not None else None
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -127,6 +158,7 @@ class Keeper:
         tensors, values = saved_state(state, holdings)
         self.states.sweep(holdings, self.folder.save_checkpoint(state.round, tensors, values))
         self._saved_round = state.round
+        self._saved_at = time.monotonic()
 
     def note(self, progress: Progress) -> None:
         if progress.record is not None:
@@ -139,7 +171,8 @@ class Keeper:
         self._now = (progress.state, self.states.settled())
         self.states.adopt(self._now[1])
         done = self.state.round
-        if progress.record is None or done % self.experiment.checkpoint_every == 0 or done == self.plan.rounds:
+        due = done % self.experiment.checkpoint_every == 0 or time.monotonic() - self._saved_at >= self._save_after
+        if progress.record is None or due or done == self.plan.rounds:
             self.save()
 
     def finish(self) -> None:

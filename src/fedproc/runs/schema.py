@@ -46,6 +46,7 @@ class EnvironmentFile(Schema):
     started: str | None = None
     kernels: str | None = None
     runs_at_once: int | None = None
+    workers: int | None = None
     command: list[str] = []
     commit: str | None = None
     source_sha256: str | None = None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -23,30 +23,12 @@ from fedproc.protocol.task import Kind
 from fedproc.runs.keeper import failed_result
 from fedproc.runs.provenance import environment
 from fedproc.simulation.interrupt import Interrupt
+from fedproc.simulation.place import Place, alone
 from fedproc.simulation.preparation import Library
 from fedproc.simulation.session import Session, from_plugin
+from fedproc.simulation.watching import Nobody, Watcher, headline
 
 Record = dict[str, Any]
-
-
-class Watcher(Protocol):
-    """Who wants to see the work go on."""
-
-    def begin(self, sessions: Sequence[Session], executor: Executor) -> None: ...
-
-    def update(self, session: Session) -> None: ...
-
-    def end(self) -> None: ...
-
-
-class Nobody:
-    """Watches nothing."""
-
-    def begin(self, sessions: Sequence[Session], executor: Executor) -> None: ...
-
-    def update(self, session: Session) -> None: ...
-
-    def end(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -83,21 +65,24 @@ def run_all(
     fresh: bool = False,
     watcher: Watcher | None = None,
     interrupt: Interrupt | None = None,
+    library: Library | None = None,
+    place: Place | None = None,
 ) -> list[Run]:
-    """Run labelled experiments side by side, each in its folder. A run that diverges or fails does not stop the
-    others.
+    """Run labelled experiments side by side in this process, each in its folder. A run that diverges or fails does not
+    stop the others. `library` holds images that were read already; `place` is said to a process among others.
     """
-    watcher = watcher or Nobody()
-    library = Library()
+    watcher, place = watcher or Nobody(), place or alone()
+    library = library or Library()
     sessions: list[Session] = []
     broken: dict[str, Record] = {}  # results of runs whose method could not even be made
     try:
         for label, (experiment, _) in experiments.items():
             try:
-                sessions.append(Session(experiment, library, label))
+                sessions.append(Session(experiment, library, label, place.device, place.save_after))
             except MethodError as error:
                 broken[label] = failed_result(experiment.method, label, 1, str(error))
         if sessions:
+            check_same([session.experiment for session in sessions])
             _check(sessions)
         for session in sessions:
             path = experiments[session.label][1]
@@ -107,11 +92,14 @@ def run_all(
             session.open(fresh)
         unfinished = [session for session in sessions if session.result is None]
         if unfinished:
-            with executor_for(unfinished) as executor:
-                _record(unfinished, executor)
-                watcher.begin(sessions, executor)
-                drive(unfinished, executor, watcher, interrupt)
-                _record(unfinished, executor, work_of(executor))
+            with executor_for(unfinished, place) as executor:
+                _record(unfinished, executor, place)
+                how = f"{executor.name} on {_device(sessions[0])}, {_lanes(executor)}"
+                about = headline(sessions[0].images, sessions[0].client_sizes, how)
+                notes, executor.notes = executor.notes, []
+                watcher.begin(sessions, about, notes)
+                drive(unfinished, executor, watcher, interrupt, place)
+                _record(unfinished, executor, place, work_of(executor))
         made = {
             s.label: Run(s.experiment, s.label, s.result or {}, s.records, s.folder.path if s.folder else None)
             for s in sessions
@@ -125,12 +113,26 @@ def run_all(
             session.close()
 
 
-def _record(sessions: Sequence[Session], executor: Executor, more: Record | None = None) -> None:
+def _device(session: Session) -> str:
+    """The device, and why it is the CPU where it was not requested."""
+    if session.experiment.device == "auto" and session.device.type == "cpu":
+        return "cpu (torch sees no GPU)"
+    return str(session.device)
+
+
+def _lanes(executor: Executor) -> str:
+    return "one client at a time" if executor.lanes == 1 else f"up to {executor.lanes} clients side by side"
+
+
+def _record(sessions: Sequence[Session], executor: Executor, place: Place, more: Record | None = None) -> None:
     """Write down how the work was laid out, where runs have folders."""
     for session in sessions:
         if session.folder is not None:
             layout = (executor.name, executor.lanes, executor.threads, kernels.precision())
-            made = {**environment(session.device, *layout), "runs_at_once": len(sessions)}
+            made = {**environment(session.device, *layout), "runs_at_once": place.runs_at_once or len(sessions)}
+            if place.command is not None:
+                made["command"] = list(place.command)
+            made |= {"workers": place.workers, **({"mps": True} if place.mps else {})}
             made["kernels"] = which_kernels(session.device)
             before = session.folder.environment()
             begun = {"started": before.started} if before is not None and before.started else {}
@@ -153,12 +155,16 @@ def work_of(executor: Executor) -> Record:
     return found
 
 
-def _check(sessions: Sequence[Session]) -> None:
-    """Refuse what cannot run, before any folder is touched."""
+def check_same(experiments: Sequence[Experiment]) -> None:
+    """Refuse experiments that are to be run in different ways."""
     for name in ("executor", "lanes", "precision"):
-        wanted = {getattr(session.experiment, name) for session in sessions}
+        wanted = {getattr(experiment, name) for experiment in experiments}
         if len(wanted) > 1:
             raise InputError(f"--{name}: expected the same for all runs, got {', '.join(sorted(map(str, wanted)))}")
+
+
+def _check(sessions: Sequence[Session]) -> None:
+    """Refuse what cannot run, before any folder is touched."""
     first, device = sessions[0].experiment, sessions[0].device
     made = choose(first.executor, first.lanes, None, [session.setting for session in sessions], 1)
     made.close()
@@ -166,23 +172,28 @@ def _check(sessions: Sequence[Session]) -> None:
 
 
 @contextmanager
-def executor_for(sessions: Sequence[Session]) -> Iterator[Executor]:
-    """What the experiments ask for; `auto` means what the interrupted runs had, where they all had the same."""
+def executor_for(sessions: Sequence[Session], place: Place | None = None) -> Iterator[Executor]:
+    """What the experiments ask for; `auto` means what the interrupted runs had, where they all had the same beside as
+    many workers.
+    """
+    place = place or alone()
     first, device = sessions[0].experiment, sessions[0].device
     settings = [session.setting for session in sessions]
     befores = [_layout(session) for session in sessions]
     before = befores[0] if len(set(befores)) == 1 else None
-    here = before is not None and before[0] == str(device) and first.executor in ("auto", before[1])
+    here = before is not None and (before[0], before[5]) == (str(device), place.workers)
+    here = here and before is not None and first.executor in ("auto", before[1])
     if before is not None and here and first.lanes in ("auto", before[2]):
-        made = choose(before[1], before[2], before[3], settings, before[2])
+        made = choose(before[1], before[2], before[3], settings, before[2], place.share)
         if isinstance(made, StackedExecutor):
             made.fixed = first.lanes != "auto"
     else:
-        made = choose(first.executor, first.lanes, None, settings, sum(session.cohort for session in sessions))
-    now = (str(device), made.name, made.lanes, made.threads, which_kernels(device))
+        cohort = sum(session.cohort for session in sessions)
+        made = choose(first.executor, first.lanes, None, settings, cohort, place.share)
+    now = (str(device), made.name, made.lanes, made.threads, which_kernels(device), place.workers)
     for session, then in zip(sessions, befores, strict=True):
         if then is not None and then != now:
-            names = ("device", "executor", "lanes", "threads", "kernels")
+            names = ("device", "executor", "lanes", "threads", "kernels", "workers")
             changed = [(n, a, b) for n, a, b in zip(names, then, now, strict=True) if a != b]
             session.notes.append("; ".join(f"{name} was {old}, is {new}" for name, old, new in changed))
     try:
@@ -192,29 +203,36 @@ def executor_for(sessions: Sequence[Session]) -> Iterator[Executor]:
         made.close()
 
 
-def _layout(session: Session) -> tuple[str, str, int, int, str] | None:
-    """Device, executor, lanes, threads and kernels that an interrupted run had."""
+def _layout(session: Session) -> tuple[str, str, int, int, str, int] | None:
+    """Device, executor, lanes, threads, kernels and workers that an interrupted run had."""
     found = session.folder.environment() if session.folder else None
     if found is None:
         return None
-    return found.device, found.executor, found.lanes, found.threads, found.kernels or which_kernels(session.device)
+    kernels_then = found.kernels or which_kernels(session.device)
+    return found.device, found.executor, found.lanes, found.threads, kernels_then, found.workers or 1
 
 
 def drive(
-    sessions: Sequence[Session], executor: Executor, watcher: Watcher | None = None, interrupt: Interrupt | None = None
+    sessions: Sequence[Session],
+    executor: Executor,
+    watcher: Watcher | None = None,
+    interrupt: Interrupt | None = None,
+    place: Place | None = None,
 ) -> None:
     """Round by round together: collect everyone's tasks, do them, hand the answers back.
 
     Training waits until everyone is ready to train, so that all of it shares the lanes.
     """
     with torch.cuda.device(sessions[0].device) if sessions[0].device.type == "cuda" else nullcontext():
-        _drive(sessions, executor, watcher or Nobody(), interrupt or Interrupt())
+        _drive(sessions, executor, watcher or Nobody(), interrupt or Interrupt(), place or alone())
 
 
 Waiting = list[tuple[Session, Exchange]]
 
 
-def _drive(sessions: Sequence[Session], executor: Executor, watcher: Watcher, interrupt: Interrupt) -> None:
+def _drive(
+    sessions: Sequence[Session], executor: Executor, watcher: Watcher, interrupt: Interrupt, place: Place
+) -> None:
     try:
         waiting: Waiting = []
         for session in sessions:
@@ -225,7 +243,7 @@ def _drive(sessions: Sequence[Session], executor: Executor, watcher: Watcher, in
             now = others or waiting
             _do(now, executor)
             if executor.notes:
-                _pass_on(executor, sessions)
+                _pass_on(executor, sessions, place)
             following: Waiting = []
             for session, exchange in waiting:
                 if others and exchange.kind is Kind.TRAIN:
@@ -239,12 +257,12 @@ def _drive(sessions: Sequence[Session], executor: Executor, watcher: Watcher, in
         raise
 
 
-def _pass_on(executor: Executor, sessions: Sequence[Session]) -> None:
+def _pass_on(executor: Executor, sessions: Sequence[Session], place: Place) -> None:
     """Hand what the executor noted to the runs, and record the lanes it has now."""
     for session in sessions:
         session.notes += executor.notes
     executor.notes.clear()
-    _record(sessions, executor)
+    _record(sessions, executor, place)
 
 
 def _next(session: Session, watcher: Watcher) -> Waiting:

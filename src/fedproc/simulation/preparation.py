@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,23 +18,38 @@ from fedproc.experiment import Experiment
 from fedproc.lanes import Bank, ClientData, Setting
 from fedproc.lanes.evaluate import HeldOut
 from fedproc.methods.checked_server import holdings
+from fedproc.networks import Network, NetworkSpec, build
 from fedproc.protocol.plan import Plan
 
 
 @dataclass
 class Library:
-    """Data sets read once and put on each device once, however many experiments share them."""
+    """Data sets read once and put on each device once, and networks made once of a seed, however many experiments share
+    them.
+    """
 
     _images: dict[tuple[object, ...], Images]
     _banks: dict[tuple[int, str, torch.device], Bank]
+    _networks: dict[tuple[NetworkSpec, int], Network]
 
     def __init__(self) -> None:
         self._images = {}
         self._banks = {}
+        self._networks = {}
+
+    @staticmethod
+    def key(experiment: Experiment) -> tuple[object, ...]:
+        """Experiments that agree here have the same images; words and numbers alone."""
+        e = experiment
+        where = None if e.data_dir is None else str(e.data_dir)
+        return (e.data, where, e.image_size, e.test_fraction, None if e.data in SOURCES else e.data_seed)
+
+    def put(self, key: tuple[object, ...], images: Images) -> None:
+        """Have images that were read elsewhere."""
+        self._images[key] = images
 
     def images(self, experiment: Experiment) -> Images:
-        e = experiment
-        at = (e.data, e.data_dir, e.image_size, e.test_fraction, None if e.data in SOURCES else e.data_seed)
+        e, at = experiment, self.key(experiment)
         if at not in self._images:
             self._images[at] = load(e.data, e.data_dir, e.image_size, e.test_fraction, e.data_seed)
         return self._images[at]
@@ -43,6 +59,14 @@ class Library:
         if at not in self._banks:
             self._banks[at] = Bank.of(images.train if part == "train" else images.test, device)
         return self._banks[at]
+
+    def network(self, spec: NetworkSpec, seed: int) -> Network:
+        """A network with its initial weights, the caller's own. Those of a person's own class are made each time."""
+        if spec.foreign:
+            return build(spec, seed)
+        if (spec, seed) not in self._networks:
+            self._networks[spec, seed] = build(spec, seed)
+        return copy.deepcopy(self._networks[spec, seed])
 
 
 def deal(experiment: Experiment, images: Images) -> list[Indices]:
@@ -77,7 +101,7 @@ def prepare(
     train = images.train
     held = hold_out(deal(e, images), train.labels, e.val_fraction, e.data_seed, train.groups)
     training = holdings(e.method_type, [own for own, _ in held], len(train.labels))
-    assembly = assemble(e, subject_of(e, images))
+    assembly = assemble(e, subject_of(e, images), library.network)
     bank = library.bank(images, "train", device)
     names = site_names(e, images)
     numbers = [str(client) for client in range(len(training))]

@@ -25,13 +25,22 @@ Record = dict[str, Any]
 
 
 class Session(Keeper):
-    """An experiment under way. `advance` gives the next exchange, or None at the end."""
+    """An experiment under way. `advance` gives the next exchange, or None at the end. Its device is the experiment's
+    own where no other is named.
+    """
 
-    def __init__(self, experiment: Experiment, library: Library, label: str | None = None) -> None:
-        device = resolve_device(experiment.device)
+    def __init__(
+        self,
+        experiment: Experiment,
+        library: Library,
+        label: str | None = None,
+        device: str | None = None,
+        save_after: float = float("inf"),
+    ) -> None:
+        label, place = label or experiment.method, resolve_device(device or experiment.device)
         self.images = library.images(experiment)
-        prepared = prepare(experiment, self.images, library, device, label or experiment.method)
-        super().__init__(experiment, label or experiment.method, prepared.assembly, prepared.plan, device)
+        prepared = prepare(experiment, self.images, library, place, label)
+        super().__init__(experiment, label, prepared.assembly, prepared.plan, place, save_after)
         self.setting, self.clients, self.held_out = prepared.setting, prepared.clients, prepared.held_out
         self._loop: Iterator[Step] | None = None
 

@@ -11,11 +11,10 @@ import torch
 
 from fedproc.data import Images
 from fedproc.errors import InputError
-from fedproc.lanes import Executor
 from fedproc.runs.model import load_model
-from fedproc.simulation.drive import Run, Watcher
+from fedproc.simulation.drive import Run
 from fedproc.simulation.preparation import Library
-from fedproc.simulation.session import Session
+from fedproc.simulation.watching import Watched, Watcher
 
 FOLDER = "tensorboard"
 WRITTEN, EMBEDDED = "rounds-written", "round-embedded"  # files that hold how far we are
@@ -38,16 +37,16 @@ class TensorBoard:
         self._writers: dict[Path, Any] = {}
         self._written: dict[Path, int] = {}
 
-    def begin(self, sessions: Sequence[Session], executor: Executor) -> None:
-        self._other.begin(sessions, executor)
-        for session in sessions:
-            if session.folder is not None:
-                self._catch_up(session.folder.path, session.records)
+    def begin(self, runs: Sequence[Watched], about: str, notes: Sequence[str]) -> None:
+        self._other.begin(runs, about, notes)
+        for run in runs:
+            if run.path is not None:
+                self._catch_up(run.path, run.records)
 
-    def update(self, session: Session) -> None:
-        self._other.update(session)
-        if session.folder is not None:
-            self._catch_up(session.folder.path, session.records)
+    def update(self, run: Watched) -> None:
+        self._other.update(run)
+        if run.path is not None:
+            self._catch_up(run.path, run.records)
 
     def end(self) -> None:
         self._other.end()
@@ -71,7 +70,7 @@ class TensorBoard:
         """Write the rounds that are missing; a continued run replaces those after the point where it continues."""
         if path not in self._written:
             self._written[path] = min(_number(path, WRITTEN), len(records))
-        if len(records) == self._written[path]:
+        if len(records) <= self._written[path]:  # fewer: a worker does rounds again, with the same numbers
             return
         for record in records[self._written[path] :]:
             for name, value in scalars(record).items():

@@ -1,0 +1,145 @@
+"""A worker as a process of this machine. A worker elsewhere (another machine, a cluster's job) would be another class
+with these methods.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from fedproc.simulation.place import Place
+from fedproc.simulation.workers.images import MappedImages
+from fedproc.simulation.workers.messages import Lines, Message, encoded
+
+LAST = 15  # lines of a log that are shown
+CODE = """
+import sys
+sys.path[:] = sys.argv[3:]  # the driver's: the same source is run, and nothing that happens to be in this folder
+from fedproc.simulation.workers.worker import main
+main(int(sys.argv[1]), int(sys.argv[2]))
+"""
+
+
+class Worker(Protocol):
+    """Somebody who trains groups. Once `receive` has raised EOFError, `wait` says what became of it."""
+
+    number: int
+    pid: int
+
+    def fileno(self) -> int:
+        """What can be waited for until there is something to receive."""
+
+    def send(self, message: Message) -> None: ...
+
+    def receive(self) -> list[Message]: ...
+
+    def release(self) -> None:
+        """There is nothing more to do: it ends by itself."""
+
+    def stop(self) -> None:
+        """Save, and end."""
+
+    def kill(self) -> None: ...
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it has ended by then."""
+
+    def fate(self) -> str:
+        """How it ended."""
+
+    def last_words(self) -> str:
+        """What it printed in the end."""
+
+
+class Process:
+    """A worker of this machine, with a log of its own. It ends when this process does, in whatever way that happens."""
+
+    def __init__(
+        self, place: Place, log: Path, images: Sequence[MappedImages], environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.number = place.worker
+        self.log = log
+        ours, theirs = os.pipe()
+        with log.open("ab") as output:
+            self._log_began = output.tell()
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-u", "-c", CODE, str(theirs), str(os.getpid()), *sys.path],
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=output,
+                    env=None if environment is None else dict(environment),
+                    pass_fds=[theirs, *(each.handle for each in images)],
+                    start_new_session=True,  # Ctrl-C is the driver's, who passes it on
+                )
+            finally:
+                os.close(theirs)
+            stamp = datetime.now(UTC).isoformat(timespec="seconds")
+            output.write(f"--- {stamp}: worker {self.number}, process {self._process.pid}\n".encode())
+        os.set_blocking(ours, False)
+        self._events, self._lines = ours, Lines()
+        self.pid = self._process.pid
+        self.send({"place": place.message(), "images": [each.message() for each in images]})
+
+    def fileno(self) -> int:
+        return self._events
+
+    def send(self, message: Message) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it is dead, as `receive` will say
+            self._process.stdin.write(encoded(message))
+            self._process.stdin.flush()
+
+    def receive(self) -> list[Message]:
+        try:
+            data = os.read(self._events, 1 << 20)
+        except BlockingIOError:
+            return []
+        if not data:
+            raise EOFError
+        return self._lines.feed(data)
+
+    def release(self) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def wait(self, seconds: float) -> bool:
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        if self._events >= 0:
+            os.close(self._events)
+            self._events = -1
+        self.release()
+        return True
+
+    def fate(self) -> str:
+        code = self._process.returncode
+        if code is None:
+            return "does not answer"
+        if code >= 0:
+            return f"ended with exit code {code}"
+        name = signal.Signals(-code).name
+        hint = " (by somebody, or for want of memory)" if name == "SIGKILL" else ""
+        return f"was ended by {name}{hint}"
+
+    def last_words(self) -> str:
+        with self.log.open("rb") as file:
+            file.seek(self._log_began)
+            lines = file.read().decode(errors="replace").splitlines()
+        return "\n".join(lines[-LAST:])
