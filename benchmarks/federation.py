@@ -2,9 +2,10 @@
 
     python benchmarks/federation.py --sites 2 4 8 --network simple-cnn --rounds 12 --out overhead.json
 
-Every process is a real one on this machine: the server, and for each site NVFlare's client and its job process. Only the
-trainer is replaced, by one that answers training with the weights that it was sent. A round is one exchange of training
-and one of evaluation; the median is over all rounds but the first.
+Every process is a real one on this machine: the server, and for each site NVFlare's client and its job process. The
+trainer alone is replaced, by one that answers training with the weights that it was sent. A round is one exchange of
+training and one of evaluation, and what the server does in between (merging, a checkpoint); the median is over all
+rounds but the first.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,6 @@ def echo(message: Message) -> Message:
 
 
 class Quiet:
-    def __init__(self) -> None:
-        self.times: list[float] = []
-
     def say(self, text: str) -> None: ...
 
     def show(self, status: dict[str, Any]) -> None: ...
@@ -128,12 +125,12 @@ def _measured(
     total = time.monotonic() - began
     over.set()
     watch.join()
-    ends = [line["ended"] for line in _lines(next((home / "kits/server/runs").iterdir()) / "times.jsonl")]
-    walls = [later - earlier for earlier, later in zip(ends[:-1], ends[1:], strict=True)]
+    walls = [sum(line["seconds"].values()) for line in _lines(home / "out/metrics.jsonl")][1:]
     size = (home / "out/model.safetensors").stat().st_size
     return {
         "sites": len(names), "network": network, "model_mb": round(size / 1e6, 2), "rounds": rounds,
-        "seconds_a_round": round(statistics.median(walls), 3), "least": round(min(walls), 3), "most": round(max(walls), 3),
+        "seconds_a_round": round(statistics.median(walls), 3), "least": round(min(walls), 3),
+        "most": round(max(walls), 3),
         "whole_command": round(total, 1), "fixed": round(total - sum(walls), 1),
         "memory_mb": {name: round(peak / 1e6) for name, peak in peaks.items()},
     }  # fmt: skip

@@ -320,7 +320,9 @@ class Driver:
                         self._note(keeper, step, main)
                         repeats = 0
                         continue
+                    began = time.perf_counter()
                     self._exchange(keeper, step, took_part, executor)
+                    _clock(step, time.perf_counter() - began)
                     if (lacking := self._lacking(step, main)) is not None:
                         repeats += 1
                         if repeats > REPEATS:
@@ -445,6 +447,16 @@ class Driver:
     def _note_refusal(self, site: str, reason: str, round_number: int = 0) -> None:
         self.status.refusals.append({"site": site, "round": round_number, "reason": reason})
         del self.status.refusals[:-REFUSALS]
+
+
+def _clock(exchange: Exchange, wall: float) -> None:
+    """What sites spent becomes a share of the time that passed here, which their way over the network is part of."""
+    busy = sum(exchange.seconds.values())
+    if busy:
+        exchange.share_clock(wall / busy)
+    else:
+        names = {Kind.TRAIN: "train", Kind.CLASS_MEANS: "prototypes", Kind.EVALUATE: "evaluation"}
+        exchange.seconds = {names[exchange.kind]: wall}
 
 
 def _alone(e: Experiment) -> Experiment:
