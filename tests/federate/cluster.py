@@ -105,9 +105,11 @@ class Cluster:
         self.data = {name: write_site(folder / "images" / name, place) for place, name in enumerate(names)}
         self.sites: dict[str, Running] = {}
         self.server = self._server()
-        for name in names:
+
+    def start_sites(self) -> None:
+        for name in self.names:
             self.start_site(name)
-        self.await_sites(names)
+        self.await_sites(self.names)
 
     def kit(self, name: str) -> Path:
         return self.folder / "kits" / name
@@ -162,10 +164,9 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster(folder: Path, names: Sequence[str]) -> Iterator[Cluster]:
-    made = None
+    made = Cluster(folder, names)
     try:
-        made = Cluster(folder, names)
+        made.start_sites()
         yield made
     finally:
-        if made is not None:
-            made.close()
+        made.close()

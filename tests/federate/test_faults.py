@@ -21,7 +21,7 @@ from fedproc.federate.jobs import write_job
 from fedproc.simulation.drive import run
 
 pytestmark = pytest.mark.slow
-LONG = {"rounds": 8, "epochs": 30, "method": "scaffold", "no_alone": True}
+LONG = {"rounds": 8, "epochs": 12, "method": "scaffold", "no_alone": True}
 
 
 @pytest.fixture(scope="module")
