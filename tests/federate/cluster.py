@@ -139,7 +139,7 @@ class Cluster:
 
     def words(self, out: str, **given: Any) -> list[str]:
         base = {
-            "rounds": 3, "epochs": 2, "batch_size": 8, "lr": 0.05, "min_sites": 1, "wait": 30,
+            "rounds": 3, "epochs": 2, "batch_size": 8, "lr": 0.01, "min_sites": 1, "wait": 30,
             "timeout": 60,
         }  # fmt: skip
         flags = [

@@ -35,7 +35,7 @@ def undisturbed(three: Cluster) -> Path:
     """What the simulator makes of LONG."""
     everything = write_all(three.data, three.folder / "all.csv")
     given = {name: value for name, value in LONG.items() if name != "no_alone"}
-    run(simulated(everything, dtype="float32", **given), three.folder / "undisturbed")
+    run(simulated(everything, dtype="float32", lr=0.01, **given), three.folder / "undisturbed")
     return three.folder / "undisturbed"
 
 
@@ -328,7 +328,7 @@ def _cut_and_join(tmp_path: Path, host: str, space: str, ip: object, processes: 
     processes.append(Running(tmp_path / "b.out", *site, str(kits / "b"), "--data", data["b"], before=inside))
     started = Running(
         tmp_path / "start.out", "federate", "start", str(kits / "admin"), "--out", str(tmp_path / "out"), "--rounds=40",
-        "--epochs=20", "--batch-size=8", "--lr=0.05", "--min-sites=1", "--timeout=120", "--no-alone",
+        "--epochs=20", "--batch-size=8", "--lr=0.01", "--min-sites=1", "--timeout=120", "--no-alone",
         "--method=scaffold",
     )  # fmt: skip
     processes.append(started)

@@ -26,7 +26,7 @@ def test_two_sites_train_what_the_simulator_trains_and_each_sees_its_gain(two: C
     said = two.run("out", method="fedproc")
     out = two.folder / "out"
     everything = write_all(two.data, two.folder / "all.csv")
-    run(simulated(everything, method="fedproc", dtype="float32"), two.folder / "simulated")
+    run(simulated(everything, method="fedproc", dtype="float32", lr=0.01), two.folder / "simulated")
     here, there = load_file(out / "model.safetensors"), load_file(two.folder / "simulated/model.safetensors")
     assert set(here) == set(there) and all(torch.equal(here[name], there[name]) for name in here)
     assert "round 3 of 3: 2 sites" in said and "together" in said and "gain" in said

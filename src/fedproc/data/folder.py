@@ -26,8 +26,10 @@ def read(folder: Path, image_size: int | None, test_fraction: float, data_seed: 
     return gather(find(folder, test_fraction, data_seed), image_size)
 
 
-def find(folder: Path, test_fraction: float, data_seed: int) -> Files:
-    """The image files of a folder, in two parts."""
+def find(folder: Path, test_fraction: float, data_seed: int, lonely: bool = False) -> Files:
+    """The image files of a folder, in two parts. A class of one image is refused where that must be split, or trained
+    on and not tested where `lonely` ones may be: at a site that is one of many.
+    """
     if not folder.is_dir():
         raise InputError(f"--data {folder}: no such folder, nor a data set of that name")
     held_out = next((folder / name for name in TEST_NAMES if (folder / name).is_dir()), None)
@@ -39,7 +41,7 @@ def find(folder: Path, test_fraction: float, data_seed: int) -> Files:
     else:
         train, test = _items(_classes(folder)), None
     if test is None:
-        train, test = _split(train, test_fraction, data_seed)
+        train, test = _split(train, test_fraction, data_seed, lonely)
     strange = sorted({item.label for item in test} - {item.label for item in train})
     if strange:
         raise InputError(f"{folder}: the test images have a class {strange[0]} that the training images do not have")
@@ -101,11 +103,14 @@ def _items(listing: Listing, site: str | None = None) -> list[Item]:
     return [Item(Picture.at(path), name, site) for name in sorted(listing) for path in listing[name]]
 
 
-def _split(items: Sequence[Item], fraction: float, seed: int) -> tuple[list[Item], list[Item]]:
+def _split(items: Sequence[Item], fraction: float, seed: int, lonely: bool) -> tuple[list[Item], list[Item]]:
     train: list[Item] = []
     test: list[Item] = []
     for place, name in enumerate(sorted({item.label for item in items})):
         members = [item for item in items if item.label == name]
+        if len(members) < 2 and lonely:
+            train += members
+            continue
         if len(members) < 2:
             where = Path(members[0].picture.name).parent
             raise InputError(f"{where}: one image only; a split into train and test needs two per class")

@@ -93,6 +93,7 @@ class Status:
     doing: str = "inviting sites"
     sites: dict[str, SiteStatus] = field(default_factory=dict)
     refusals: list[Record] = field(default_factory=list)
+    declined: list[str] = field(default_factory=list)  # who said no before the rounds
     result: Record | None = None
     outcome: str = ""
 
@@ -293,6 +294,8 @@ class Driver:
                 with self._lock:
                     self.status.sites.setdefault(site, SiteStatus()).state = "joining"
             except Refused as reason:
+                if not isinstance(answer, str):
+                    self.status.declined.append(site)
                 self._leave_out(site, str(reason))
 
         if messages:

@@ -94,11 +94,9 @@ class Supervisor:
             rounds = int(status.get("round", 0))
             failures = 0 if rounds > done else failures + (status.get("outcome") != "ended")
             done = max(done, rounds)
-            if failures >= PATIENCE:
-                raise RunError(
-                    f"stopped after round {max(done, 0)}: {status.get('outcome') or 'the segment failed'}, "
-                    f"{failures} times; everything is kept, the same command continues"
-                )
+            hopeless = status.get("outcome") == "too few sites" and status.get("declined")
+            if failures >= PATIENCE or hopeless:
+                raise RunError(_stopped(status, max(done, 0)))
             if status.get("outcome") != "ended":
                 failed = status.get("outcome") or "the segment failed"
                 self.display.say(f"{failed}; going on from round {max(done, 0) + 1}")
@@ -258,3 +256,11 @@ class Supervisor:
             return session.fetch(job, self.out)
         except Lost:
             return None
+
+
+def _stopped(status: Record, done: int) -> str:
+    """Why a run stops before its end, with what each site that is away said."""
+    away = [f"{site}: {one['reason']}" for site, one in status.get("sites", {}).items() if one["state"] == "away"]
+    reasons = f" ({'; '.join(away)})" if away else ""
+    what = status.get("outcome") or "the segments fail"
+    return f"stopped after round {done}: {what}{reasons}; everything is kept, the same command continues"

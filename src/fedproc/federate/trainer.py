@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -89,17 +90,21 @@ class Trainer:
                     return self._do(codec.decode_task(message), policy)
                 case other:
                     raise Refused(f"does not know what {other} means")
-        except (Refused, InputError, RunError) as error:
+        except Refused as error:
             return self._decline(str(error))
+        except (InputError, RunError) as error:  # which may name files
+            return self._decline("its images or its kit cannot be used as they are; its log says why", str(error))
         except torch.cuda.OutOfMemoryError as error:
-            return self._decline(f"its GPU has not enough memory: {str(error)[:200]}")
+            return self._decline("its GPU has not enough memory", str(error))
         except MemoryError:
             return self._decline("it has not enough memory")
         except Exception as error:
-            return self._decline(f"{type(error).__name__}: {error}")
+            trace = traceback.format_exc()
+            return self._decline(f"{type(error).__name__}; its log says more", trace)
 
-    def _decline(self, reason: str) -> Message:
-        say(self._kit, f"declined: {reason}")
+    def _decline(self, reason: str, detail: str = "") -> Message:
+        """Say no. What may name files or people stays in this site's log."""
+        say(self._kit, f"declined: {detail or reason}")
         return self._sent("", "declined", None, {"reason": reason}, tell(Declined(reason=reason[:2000])))
 
     def _join(self, asked: Invitation, policy: Policy) -> Message:
@@ -137,8 +142,12 @@ class Trainer:
         """The site's image files, in training and test images by the experiment's split."""
         at = (experiment.test_fraction, experiment.data_seed)
         if at not in self._files:
-            reader = manifest.find if self._data.suffix.lower() == ".csv" else folders.find
-            self._files[at] = reader(self._data, *at)
+            if self._data.suffix.lower() == ".csv":
+                self._files[at] = manifest.find(self._data, *at)
+            else:
+                self._files[at] = folders.find(self._data, *at, lonely=True)
+            if not self._files[at].test:
+                raise InputError("no test images: expected two images of some class at least, or a part `test`")
         return self._files[at]
 
     def _read(self, experiment: Experiment, classes: Sequence[str], side: int, channels: int) -> Images:
@@ -169,7 +178,8 @@ class Trainer:
         images = self._read(experiment, asked.classes, asked.side, asked.channels)
         folder = self._kit / "state" / asked.run
         if (reason := expect_same_data(folder, images.fingerprint)) is not None:
-            raise Refused(f"{reason}; put them back, or remove {folder} there to go on with the new ones")
+            say(self._kit, f"remove {folder} to go on with the new images, or put the old ones back")
+            raise Refused(f"{reason}; its log says what to do")
         normalisation = Normalisation(tuple(asked.mean), tuple(asked.std))
         subject = Subject(tuple(asked.classes), asked.channels, asked.side, normalisation)
         assembly = assemble(experiment, subject)
@@ -237,7 +247,8 @@ class Trainer:
         )
         if first:
             folder = self._kit / "state" / task.run
-            raise Refused(f"it has lost what it kept after round {task.last_accepted + 1} (in {folder} there)")
+            say(self._kit, f"what was kept after round {task.last_accepted + 1} is not in {folder}")
+            raise Refused(f"it has lost what it kept after round {task.last_accepted + 1}")
 
     def _sent(
         self, run: str, what: str, round_number: int | None, said: Mapping[str, object], message: Message
