@@ -44,13 +44,16 @@ def environment(device: torch.device, executor: str, lanes: int, threads: int, p
 
 @lru_cache(maxsize=1)
 def source_hash() -> str:
-    """The SHA-256 over all source files of the package, by name and content: it tells one state of a tree from another,
-    committed or not.
-    """
-    here, digest = Path(__file__).resolve().parent.parent, hashlib.sha256()
-    for path in sorted(here.rglob("*")):
+    """The SHA-256 over all source files of the package: it tells one state of a tree from another, committed or not."""
+    return hash_of(Path(__file__).resolve().parent.parent)
+
+
+def hash_of(package: Path) -> str:
+    """The SHA-256 over a package's source files, by name and content."""
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*")):
         if path.suffix in SOURCES:
-            digest.update(f"{path.relative_to(here).as_posix()}\0".encode())
+            digest.update(f"{path.relative_to(package).as_posix()}\0".encode())
             digest.update(path.read_bytes())
     return digest.hexdigest()
 
