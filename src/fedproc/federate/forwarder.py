@@ -21,6 +21,7 @@ from fedproc.federate.names import BODY, HEAD, SOCKET, TASK
 
 LARGEST_MESSAGE = 4 << 30
 PATIENCE = 60.0  # seconds until a trainer that is not there is given up
+BEFORE_TASKS = ("invitation", "look", "agreed")
 TRIES = 3  # how often a trainer may die of the same task
 
 
@@ -30,6 +31,7 @@ class TaskForwarder(Executor):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._connection: Connection | None = None
+        self._agreements: dict[tuple[str, str], bytes] = {}  # what a trainer that is started again must hear first
         threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
@@ -48,12 +50,11 @@ class TaskForwarder(Executor):  # type: ignore[misc]
         for attempt in range(TRIES):
             try:
                 there = self._connected(abort_signal)
-                there.send_bytes(head)
-                there.send_bytes(body)
-                while not there.poll(0.2):
-                    if abort_signal.triggered:
-                        raise EOFError("the segment was ended")
-                return there.recv_bytes(LARGEST_MESSAGE), _array(there.recv_bytes(LARGEST_MESSAGE))
+                answer = _exchange(there, head, body, abort_signal)
+                said = json.loads(head)
+                if said["what"] in BEFORE_TASKS:
+                    self._agreements[said["run"], said["what"]] = head
+                return answer
             except (OSError, EOFError):
                 self._drop()
                 if abort_signal.triggered or attempt == TRIES - 1:
@@ -65,7 +66,10 @@ class TaskForwarder(Executor):  # type: ignore[misc]
         while self._connection is None:
             try:
                 self._connection = Client(os.environ[SOCKET], family="AF_UNIX")
-            except OSError:
+                for head in self._agreements.values():
+                    _exchange(self._connection, head, memoryview(b""), abort_signal)
+            except (OSError, EOFError):
+                self._drop()
                 if time.monotonic() > until or abort_signal.triggered:
                     raise
                 time.sleep(0.2)
@@ -75,6 +79,15 @@ class TaskForwarder(Executor):  # type: ignore[misc]
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _exchange(there: Connection, head: bytes, body: memoryview, abort_signal: Signal) -> tuple[bytes, np.ndarray]:
+    there.send_bytes(head)
+    there.send_bytes(body)
+    while not there.poll(0.2):
+        if abort_signal.triggered:
+            raise EOFError("the segment was ended")
+    return there.recv_bytes(LARGEST_MESSAGE), _array(there.recv_bytes(LARGEST_MESSAGE))
 
 
 def _array(content: bytes) -> np.ndarray:

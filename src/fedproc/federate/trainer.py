@@ -258,25 +258,27 @@ class Trainer:
 
 
 def serve(trainer: Callable[[Message], Message], address: str) -> None:
-    """Answer messages at a local socket, one after another, for ever."""
+    """Answer messages at a local socket for ever: one after another, though a segment that is about to end and the next
+    may both be connected.
+    """
     with contextlib.suppress(FileNotFoundError):
         os.unlink(address)
+    one_at_a_time = threading.Lock()
     with Listener(address, family="AF_UNIX") as listener:
         os.chmod(address, 0o600)
         while True:
-            try:
-                with listener.accept() as caller:
-                    _converse(caller, trainer)
-            except (EOFError, OSError):
-                continue  # whoever asked has gone
+            caller = listener.accept()
+            threading.Thread(target=_converse, args=(caller, trainer, one_at_a_time), daemon=True).start()
 
 
-def _converse(caller: Connection, answer: Callable[[Message], Message]) -> None:
-    while True:
-        asked = Message(caller.recv_bytes(LARGEST_MESSAGE), caller.recv_bytes(LARGEST_MESSAGE))
-        replied = answer(asked)
-        caller.send_bytes(replied.head)
-        caller.send_bytes(replied.body)
+def _converse(caller: Connection, answer: Callable[[Message], Message], one_at_a_time: threading.Lock) -> None:
+    with caller, contextlib.suppress(EOFError, OSError):  # whoever asked has gone
+        while True:
+            asked = Message(caller.recv_bytes(LARGEST_MESSAGE), caller.recv_bytes(LARGEST_MESSAGE))
+            with one_at_a_time:
+                replied = answer(asked)
+            caller.send_bytes(replied.head)
+            caller.send_bytes(replied.body)
 
 
 def leave_with_parent() -> None:
