@@ -123,7 +123,7 @@ class Cluster:
     def start_site(self, name: str) -> None:
         self.sites[name] = Running(
             self.folder / f"{name}.out", "federate", "site", str(self.kit(name)), "--data", str(self.data[name]),
-            "--device", "cpu",
+            "--device", "cpu", "--threads", "1",
         )  # fmt: skip
 
     def session(self) -> Session:

@@ -14,6 +14,7 @@ from PIL import Image
 from fedproc.experiment import Experiment
 from fedproc.federate.driver import Driver, Options, Outcome
 from fedproc.federate.trainer import Trainer
+from fedproc.lanes import cores
 from fedproc.protocol.codec import Message
 
 CLASSES = ("bird", "cat", "dog", "eel")
@@ -64,8 +65,8 @@ def experiment(**given: Any) -> Experiment:
 
 
 def simulated(manifest: Path, **given: Any) -> Experiment:
-    """The experiment of the simulator that a federation must agree with."""
-    natural = {"data": str(manifest), "partition": "natural", "min_size": 1, "device": "cpu", "lanes": 1}
+    """The experiment of the simulator that a federation must agree with: a lane, and so a thread, on each core."""
+    natural = {"data": str(manifest), "partition": "natural", "min_size": 1, "device": "cpu", "lanes": cores()}
     return experiment(**{**given, **natural})
 
 
@@ -107,7 +108,7 @@ class Place:
         return path
 
     def trainer(self, name: str, **given: Any) -> Trainer:
-        return Trainer(self.kit(name), name, self.data[name], "cpu", **given)
+        return Trainer(self.kit(name), name, self.data[name], "cpu", **given, threads=1)
 
     def wire(self, **changed: Answer) -> LocalWire:
         return LocalWire({name: changed.get(name) or self.trainer(name).answer for name in self.names})

@@ -292,7 +292,8 @@ def test_the_policy_of_a_site_is_its_own(place: Place) -> None:
     }
     (place.kit("a") / "policy.toml").write_text("metods = 1\n")
     _, driver = place.play(place.wire())
-    assert "metods 1: expected one of methods, max_rounds" in driver.shown()["sites"]["a"]["reason"]
+    assert driver.shown()["sites"]["a"]["reason"].endswith("its log says why")
+    assert "metods 1: expected one of methods, max_rounds" in (place.kit("a") / "fedproc.log").read_text()
 
 
 def test_a_prototype_of_a_small_class_is_not_sent_in_either_world(place: Place) -> None:
@@ -343,7 +344,15 @@ def test_changed_images_end_a_sites_part(place: Place) -> None:
     write_site(place.folder / "images/b", 7)
     outcome, driver = place.play(place.wire(), rounds=2, method="fedavg")
     assert outcome == "finished" and driver.records[-1]["clients"] == 2
-    assert "its images have changed since the run began" in driver.shown()["sites"]["b"]["reason"]
+    assert driver.shown()["sites"]["b"]["reason"].startswith("its images have changed since the run began")
+
+
+def test_what_may_name_files_stays_at_the_site(place: Place) -> None:
+    (place.folder / "images/b/train-cat-0.png").write_bytes(b"no image")
+    outcome, driver = place.play(place.wire(), rounds=1)
+    assert outcome == "finished" and driver.records[0]["clients"] == 2
+    assert str(place.folder) not in json.dumps(driver.shown()) + "".join(place.said)
+    assert "train-cat-0.png: not a readable image" in (place.kit("b") / "fedproc.log").read_text()
 
 
 def test_the_server_may_have_test_images_of_its_own(place: Place) -> None:

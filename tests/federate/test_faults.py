@@ -322,7 +322,7 @@ def _cut_and_join(tmp_path: Path, host: str, space: str, ip: object, processes: 
     data = {name: str(write_site(tmp_path / "images" / name, place)) for place, name in enumerate(("a", "b"))}
     processes.append(Running(tmp_path / "server.out", "federate", "server", str(kits / "server")))
     time.sleep(3)
-    site = ["federate", "site", "--device", "cpu"]
+    site = ["federate", "site", "--device", "cpu", "--threads", "1"]
     processes.append(Running(tmp_path / "a.out", *site, str(kits / "a"), "--data", data["a"]))
     inside = ["ip", "netns", "exec", space]
     processes.append(Running(tmp_path / "b.out", *site, str(kits / "b"), "--data", data["b"], before=inside))

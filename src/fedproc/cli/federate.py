@@ -62,6 +62,7 @@ def _add_processes(parts: Any) -> None:
     site.add_argument("--data", type=Path, required=True, help="image folder or CSV file; it never leaves")
     site.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N; default: auto")
     site.add_argument("--plugin", type=Path, action="append", default=[], help="file with methods of your own")
+    site.add_argument("--threads", type=int, help="of the CPU that training may use; default: all cores")
     site.set_defaults(command=_site)
 
 
@@ -195,7 +196,10 @@ def _site(parsed: argparse.Namespace, console: Console) -> int:
     read_policy(kit.path)
     if not parsed.data.exists():
         raise InputError(f"--data {parsed.data}: no such folder or file")
-    foreground.run_site(kit, parsed.data, parsed.device, parsed.plugin, _printer(console), parsed.interrupt.check)
+    if parsed.threads is not None and parsed.threads < 1:
+        raise InputError(f"--threads {parsed.threads}: expected at least 1")
+    given_to = (kit, parsed.data, parsed.device, parsed.plugin, parsed.threads)
+    foreground.run_site(*given_to, _printer(console), parsed.interrupt.check)
     return 0
 
 

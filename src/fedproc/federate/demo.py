@@ -68,8 +68,10 @@ def _free_port() -> int:
 def _processes(out: Path, folders: dict[str, Path]) -> Iterator[None]:
     """The server and the sites, each as its own command."""
     commands: list[Sequence[str]] = [["server", str(out / "kits" / "server")]]
-    commands += [["site", str(out / "kits" / name), "--data", str(path)] for name, path in folders.items()]
     threads = str(max(1, (os.cpu_count() or 1) // len(folders)))
+    commands += [
+        ["site", str(out / "kits" / name), "--data", str(path), "--threads", threads] for name, path in folders.items()
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": threads}
     started: list[subprocess.Popen[bytes]] = []
     try:

@@ -99,7 +99,13 @@ def run_server(kit: Kit, plugins: Sequence[Path], show: Callable[[str], None], c
 
 
 def run_site(
-    kit: Kit, data: Path, device: str, plugins: Sequence[Path], show: Callable[[str], None], check: Callable[[], None]
+    kit: Kit,
+    data: Path,
+    device: str,
+    plugins: Sequence[Path],
+    threads: int | None,
+    show: Callable[[str], None],
+    check: Callable[[], None],
 ) -> None:
     """A site of a federation, until it is interrupted."""
     with _claimed(kit), tempfile.TemporaryDirectory(prefix="fedproc-") as short:
@@ -110,6 +116,7 @@ def run_site(
             sys.executable, "-u", "-m", "fedproc.federate.trainer", "--kit", str(kit.path), "--name", kit.name,
             "--data", str(data.resolve()), "--socket", address, "--device", device,
             *(word for path in plugins for word in ("--plugin", str(path.resolve()))),
+            *(() if threads is None else ("--threads", str(threads))),
         ]  # fmt: skip
         node = [sys.executable, "-u", "-m", "fedproc.federate.node", "site", str(kit.path), "--name", kit.name]
         show(reach(kit))

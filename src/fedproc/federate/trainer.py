@@ -65,8 +65,16 @@ class OneRun:
 class Trainer:
     """A site's data and its part in each run."""
 
-    def __init__(self, kit: Path, name: str, data: Path, device: str = "auto", plugins: Sequence[Path] = ()) -> None:
-        self._kit, self._name, self._data = kit, name, data
+    def __init__(
+        self,
+        kit: Path,
+        name: str,
+        data: Path,
+        device: str = "auto",
+        plugins: Sequence[Path] = (),
+        threads: int | None = None,
+    ) -> None:
+        self._kit, self._name, self._data, self._threads = kit, name, data, threads
         self._device = resolve_device(device)
         self._plugins = tuple(plugins)
         self._files: dict[tuple[float, int], Files] = {}
@@ -196,7 +204,8 @@ class Trainer:
             asked.client, self._name, setting, data, states, held_out,
             partial(fresh_weights, experiment, setting), postprocessors(experiment),
         )  # fmt: skip
-        executor = choose("streamed" if self._on_gpu(setting.spec.foreign) else "serial", 1, None, [setting], 1)
+        kind = "streamed" if self._on_gpu(setting.spec.foreign) else "serial"
+        executor = choose(kind, 1, self._threads, [setting], 1)
         self._runs[asked.run] = OneRun(experiment, site, states, executor)
         said = Ready(samples=len(data))
         return self._sent(asked.run, "ready", None, said.model_dump(exclude={"what"}), tell(said))
@@ -301,9 +310,10 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--socket", required=True)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--plugin", type=Path, action="append", default=[])
+    parser.add_argument("--threads", type=int)
     given = parser.parse_args(words)
     leave_with_parent()
-    trainer = Trainer(given.kit, given.name, given.data, given.device, given.plugin)
+    trainer = Trainer(given.kit, given.name, given.data, given.device, given.plugin, given.threads)
     serve(trainer.answer, given.socket)
     return 0
 
