@@ -39,7 +39,7 @@ from fedproc.federate.policy import Policy, read_policy
 from fedproc.federate.state import DiskState, expect_same_data
 from fedproc.lanes import Bank, ClientData, Executor, choose, resolve_precision, using_precision
 from fedproc.lanes.evaluate import HeldOut
-from fedproc.methods.plugin import plugin_hash
+from fedproc.methods.plugin import all_methods, plugin_hash
 from fedproc.networks import encoder_file
 from fedproc.protocol import codec
 from fedproc.protocol.codec import Message
@@ -134,6 +134,8 @@ class Trainer:
 
     def _experiment(self, config: dict[str, object]) -> Experiment:
         """The run's experiment with what is this site's own: where plugins lie, and its device."""
+        if config.get("method") not in all_methods(self._plugins):
+            raise Refused(f"it has no method {config.get('method')}: its plugin is not installed there")
         own = {"plugin": self._plugins, "device": str(self._device), "encoder_weights": None, "partition_file": None}
         return Experiment(**{**config, **own, "data": "federation"})
 
