@@ -82,6 +82,9 @@ class LocalWire:
     def sites(self) -> list[str]:
         return list(self.answers)
 
+    def restarted(self, site: str) -> bool:
+        return False
+
     def ended(self) -> bool:
         return self.over
 

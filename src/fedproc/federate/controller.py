@@ -24,6 +24,7 @@ from fedproc.federate.driver import ALONE, Driver, Options
 from fedproc.federate.log import say
 from fedproc.federate.names import BODY, HEAD, RESULT, TASK, TOPIC
 from fedproc.federate.presence import connected_since
+from fedproc.federate.server_run import AGREED
 from fedproc.files import write_json
 from fedproc.protocol.codec import Message
 
@@ -80,6 +81,7 @@ class RoundsController(Controller):  # type: ignore[misc]
         for name, place in ((self._run, target), (self._run + ALONE, target / "alone")):
             if (home / name).is_dir():
                 shutil.copytree(home / name, place, dirs_exist_ok=True, ignore=ignored)
+                shutil.copyfile(home / f"{name}{AGREED}", place / "federation.json")
         target.mkdir(exist_ok=True)
         write_json(target / "status.json", self._said(0))
 
@@ -138,7 +140,7 @@ class FlareWire:
                 take(site, answer)
             for site in list(waiting):
                 status = tasks[site].completion_status
-                if status is not None or time.monotonic() > until or self._restarted(site):
+                if status is not None or time.monotonic() > until or self.restarted(site):
                     with lock:
                         late = arrived.pop(site, None)
                     waiting.discard(site)
@@ -148,13 +150,13 @@ class FlareWire:
         if self.ended():
             self._controller.cancel_all_tasks()
 
-    def _restarted(self, site: str) -> bool:
+    def restarted(self, site: str) -> bool:
         """Whether a site has connected since the segment began: then its part in the segment is gone."""
         return connected_since(self._kit, site) > self._began
 
     def _silence(self, site: str, status: object, seconds: int) -> str:
         """Why a site has not answered."""
-        if self._restarted(site):
+        if self.restarted(site):
             return "it was started anew"
         if self._controller.communicator.get_client_disconnect_time(site) is not None:
             return "it has gone"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,6 +58,9 @@ class Wire(Protocol):
 
     def ask(self, messages: Mapping[str, Message], seconds: int, take: Callable[[str, Message | str], None]) -> None:
         """Send each site its message and hand on what each answers, or why nothing came, as it arrives."""
+
+    def restarted(self, site: str) -> bool:
+        """Whether a site has connected anew since the segment began."""
 
     def ended(self) -> bool:
         """Whether the segment was cut short from outside."""
@@ -132,7 +136,8 @@ class Driver:
             s = self.status
             sites = {name: dict(vars(site)) for name, site in s.sites.items()}
             for name, reason in self._away.items():
-                sites[name] = {**vars(s.sites.get(name, SiteStatus())), "state": "away", "reason": reason}
+                away = {"state": "away", "reason": reason, "anew": self._wire.restarted(name)}
+                sites[name] = {**vars(s.sites.get(name, SiteStatus())), **away}
             return {**vars(s), "sites": sites, "refusals": s.refusals[-20:], "records": self.records[since:]}
 
     def play(self) -> Outcome:
@@ -195,15 +200,15 @@ class Driver:
         agreement = Agreement.load(folder)
         joined = self._invite(experiment, run, agreement)
         if agreement is None:
-            self._expect_enough(len(joined), "joined")
+            self._expect_enough(len(joined), "joined", run)
             agreement = self._agree(experiment, run, joined)
         agreement = self._begin(run, agreement, joined)
-        self._expect_enough(len(joined), "are ready")
+        self._expect_enough(len(joined), "are ready", run)
         keeper = ServerRun(experiment, run, agreement, self._options.server_test)
+        agreement.save(folder)
         keeper.claim(folder)
         try:
             keeper.open(fresh=False)
-            agreement.save(folder)
             keeper.admit()
             if keeper.folder is not None and keeper.folder.environment() is None:
                 made = environment(torch.device("cpu"), "federation", len(agreement.sites), 1, "fp32")
@@ -213,9 +218,10 @@ class Driver:
             raise
         return keeper
 
-    def _expect_enough(self, count: int, what: str) -> None:
-        if count < self._options.min_sites:
-            raise TooFew(f"{count} sites {what}, fewer than --min-sites {self._options.min_sites}")
+    def _expect_enough(self, count: int, what: str, run: str) -> None:
+        needed = self._options.min_sites if run == self._run else 1
+        if count < needed:
+            raise TooFew(f"{count} sites {what}, fewer than --min-sites {needed}")
 
     def _invite(self, experiment: Experiment, run: str, agreement: Agreement | None) -> dict[str, Joined]:
         known = list(agreement.class_names) if agreement is not None else self._options.classes
@@ -235,18 +241,10 @@ class Driver:
     def _agree(self, experiment: Experiment, run: str, joined: dict[str, Joined]) -> Agreement:
         names, channels, side = agree_on_look(joined, self._options.classes, experiment.image_size)
         look = Look(run=run, classes=list(names), channels=channels, side=side)
-        seen: dict[str, Seen] = {}
-        for site, answer in self._tell(dict.fromkeys(joined, look), Seen).items():
-            try:
-                checked_seen(answer, channels)
-                if len(answer.counts) != len(names):
-                    raise Refused(f"counts of {len(answer.counts)} classes, expected {len(names)}")
-                seen[site] = answer
-            except Refused as reason:
-                self._leave_out(site, str(reason))
+        seen = self._look(dict.fromkeys(joined, look))
         for site in set(joined) - set(seen):
             del joined[site]
-        self._expect_enough(len(joined), "told about their images")
+        self._expect_enough(len(joined), "told about their images", run)
         normalisation = pooled_pixels(seen, channels)
         if experiment.normalize == "known":
             normalisation = source_of("federation").normalisation(channels)
@@ -256,13 +254,24 @@ class Driver:
         self._say(f"{len(names)} classes ({', '.join(names)}), {side} x {side} pixels, {len(joined)} sites")
         return agreement
 
+    def _look(self, asked: Mapping[str, Look]) -> dict[str, Seen]:
+        """What sites say of their images, as far as it can be true."""
+        found = {}
+        for site, answer in self._tell(asked, Seen).items():
+            try:
+                checked_seen(answer, asked[site].channels, len(asked[site].classes))
+                found[site] = answer
+            except Refused as reason:
+                self._leave_out(site, str(reason))
+        return found
+
     def _begin(self, run: str, agreement: Agreement, joined: dict[str, Joined]) -> Agreement:
         """Give each site its number; sites that join a run under way come after the others."""
         a = agreement
         new = [site for site in self._sites if site in joined and site not in a.sites]
         if new:
             look = Look(run=run, classes=list(a.class_names), channels=a.channels, side=a.side)
-            for site, seen in self._tell(dict.fromkeys(new, look), Seen).items():
+            for site, seen in self._look(dict.fromkeys(new, look)).items():
                 a = a.with_site(site, seen.counts, 0)
         messages = {
             site: Agreed(
@@ -341,13 +350,15 @@ class Driver:
 
     def _lacking(self, exchange: Exchange, main: bool) -> str | None:
         """What an exchange lacks to go on with, if anything."""
-        good = {exchange.tasks[place].client for place in exchange.accepted}
         needed = self._options.min_sites if exchange.kind is Kind.TRAIN and main else 1
         needed = min(needed, len({task.client for task in exchange.tasks}))
-        if len(good) >= needed:
+        good = Counter({id(task.payload): 0 for task in exchange.tasks})  # of each model that is asked about
+        good.update(id(exchange.tasks[place].payload) for place in exchange.accepted)
+        fewest = min(good.values()) if exchange.kind is Kind.EVALUATE else good.total()
+        if fewest >= needed:
             return None
         reasons = "; ".join(f"{exchange.tasks[p].name}: {reason}" for p, reason in sorted(exchange.refused.items()))
-        return f"{len(good)} good answers, fewer than {needed} ({reasons})"
+        return f"{fewest} good answers, fewer than {needed} ({reasons})"
 
     def _note(self, keeper: ServerRun, progress: Progress, main: bool) -> None:
         record = progress.record

@@ -31,7 +31,7 @@ from fedproc.runs.keeper import Keeper
 from fedproc.runs.schema import read_json
 from fedproc.site import OwnState, Site
 
-AGREED = "federation.json"
+AGREED = ".agreed.json"
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,13 @@ class Agreement:
         )
 
     def save(self, folder: Path) -> None:
-        write_json(folder / AGREED, asdict(self))
+        """Beside the run's folder, which may not be there yet."""
+        write_json(folder.with_name(folder.name + AGREED), asdict(self))
 
     @classmethod
     def load(cls, folder: Path) -> Agreement | None:
-        found = read_json(folder / AGREED)
+        path = folder.with_name(folder.name + AGREED)
+        found = read_json(path)
         if found is None:
             return None
         try:
@@ -73,7 +75,7 @@ class Agreement:
                 {name: tuple(each) for name, each in found["counts"].items()}, dict(found["samples"]),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{folder / AGREED}: cannot be read: {error!r}") from error
+            raise RunError(f"{path}: cannot be read: {error!r}") from error
 
 
 def agree_on_look(
@@ -101,15 +103,17 @@ def pooled_pixels(seen: Mapping[str, Seen], channels: int) -> Normalisation:
     """Mean and deviation over the training images of all sites."""
     total: PixelSums | None = None
     for name in sorted(seen):
-        each = checked_seen(seen[name], channels)
+        each = checked_seen(seen[name], channels, len(seen[name].counts))
         total = each if total is None else total + each
     if total is None:
         raise RunError("no site told the sums of its images")
     return total.normalisation()
 
 
-def checked_seen(seen: Seen, channels: int) -> PixelSums:
-    """Sums that can be those of images."""
+def checked_seen(seen: Seen, channels: int, classes: int) -> PixelSums:
+    """Sums and counts that can be those of images."""
+    if len(seen.counts) != classes:
+        raise Refused(f"counts of {len(seen.counts)} classes, expected {classes}")
     if len(seen.sums) != channels or len(seen.squares) != channels:
         raise Refused(f"sums of {len(seen.sums)} channels, expected {channels}")
     for total, squares in zip(seen.sums, seen.squares, strict=True):

@@ -231,6 +231,8 @@ class Supervisor:
                 continue
             absence = self._absences.setdefault(site, Absence())
             heard = connected.get(site)
+            if site in status.get("declined", ()) and not one.get("anew"):
+                continue  # it said no, and nobody has changed that
             if absence.heard is None:
                 absence.heard = heard if heard is not None else 0.0
                 absence.times, absence.round = absence.times + 1, int(status.get("round", 0))

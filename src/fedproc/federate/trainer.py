@@ -50,6 +50,7 @@ from fedproc.protocol.weights import Weights
 from fedproc.site import Site
 
 LARGEST_MESSAGE = 4 << 30
+MOST_RUNS = 4  # that are held at once
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ class Trainer:
         self._files: dict[tuple[float, int], Files] = {}
         self._images: dict[tuple[object, ...], Images] = {}
         self._banks: dict[int, tuple[Bank, Bank]] = {}
+        self._stamp = ""
         self._invitations: dict[str, Experiment] = {}
         self._runs: dict[str, OneRun] = {}
 
@@ -122,7 +124,12 @@ class Trainer:
         self._check_code(asked, experiment)
         if (objection := policy.objection(experiment)) is not None:
             raise Refused(objection)
+        self._files.clear()  # images may have come since the last run
         files = self._found(experiment)
+        if (stamp := _stamp(files)) != self._stamp:
+            self._stamp = stamp
+            self._images.clear()
+            self._banks.clear()
         strange = sorted(set(files.class_names) - set(asked.classes or files.class_names))
         if strange:
             known = ", ".join(asked.classes or ())
@@ -152,6 +159,7 @@ class Trainer:
         """The site's image files, in training and test images by the experiment's split."""
         at = (experiment.test_fraction, experiment.data_seed)
         if at not in self._files:
+            self._files.clear()  # one listing at a time is held
             if self._data.suffix.lower() == ".csv":
                 self._files[at] = manifest.find(self._data, *at)
             else:
@@ -208,6 +216,8 @@ class Trainer:
         )  # fmt: skip
         kind = "streamed" if self._on_gpu(setting.spec.foreign) else "serial"
         executor = choose(kind, 1, self._threads, [setting], 1)
+        while len(self._runs) >= MOST_RUNS:
+            self._runs.pop(next(iter(self._runs))).executor.close()
         self._runs[asked.run] = OneRun(experiment, site, states, executor)
         said = Ready(samples=len(data))
         return self._sent(asked.run, "ready", None, said.model_dump(exclude={"what"}), tell(said))
@@ -266,6 +276,15 @@ class Trainer:
     ) -> Message:
         audit.note(self._kit, run, what, round_number, said, len(message.head) + len(message.body))
         return message
+
+
+def _stamp(files: Files) -> str:
+    """Tells one state of the image files from another, without reading them."""
+    digest = hashlib.sha256()
+    for item in (*files.train, *files.test):
+        about = os.stat(item.picture.name)
+        digest.update(f"{item.picture.name}\0{item.label}\0{about.st_size}\0{about.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
 
 
 def serve(trainer: Callable[[Message], Message], address: str) -> None:
