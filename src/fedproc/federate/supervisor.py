@@ -26,7 +26,7 @@ from fedproc.runs.schema import read_json
 Record = dict[str, Any]
 START = "start.json"
 POLL = 0.5  # seconds between two questions to a running segment
-ROLL_CALL = 3.0  # seconds between two looks at who is connected
+ROLL_CALL = 2.0  # seconds between two looks at who is connected
 PATIENCE = 3  # segments in a row that may fail without a round done
 MOST_LOSSES = 100  # times that the line to the server may break in a run
 OUTAGE = 600.0  # seconds that a server may be away
@@ -236,7 +236,8 @@ class Supervisor:
             if absence.heard is None:
                 absence.heard = heard if heard is not None else 0.0
                 absence.times, absence.round = absence.times + 1, int(status.get("round", 0))
-            elif heard is not None and heard > absence.heard and self._due(absence, status):
+            there = heard is not None and (one.get("anew") or heard > absence.heard)
+            if there and self._due(absence, status):
                 absence.heard = None
                 found.append(site)
         return found
