@@ -102,9 +102,8 @@ def open_kit(path: Path, role: Role) -> Kit:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path / ABOUT}: cannot be read: {error}") from error
     if kit.role != role:
-        raise InputError(
-            f"{path}: the kit of {'a site' if kit.role == 'site' else 'the ' + kit.role}, expected {role}'s"
-        )
+        whose = {"server": "the server", "admin": "the administrator", "site": "a site"}
+        raise InputError(f"{path}: the kit of {whose[kit.role]}, expected that of {whose[role]}")
     return kit
 
 
