@@ -7,6 +7,8 @@ from types import MappingProxyType
 from fedproc.methods.central import Central
 from fedproc.methods.fedavg import FedAvg
 from fedproc.methods.fedavgm import FedAvgM
+from fedproc.methods.fedetf import FedETF
+from fedproc.methods.fednh import FedNH
 from fedproc.methods.fednova import FedNova
 from fedproc.methods.fedproc import FedProc
 from fedproc.methods.fedprox import FedProx
@@ -27,5 +29,7 @@ OURS: tuple[type[Method], ...] = (
     TwoStage,
     Solo,
     Central,
+    FedETF,
+    FedNH,
 )
 METHODS = MappingProxyType({method.name: method for method in OURS})

@@ -182,6 +182,7 @@ class Method:
     merge: ClassVar[str] = "mean"
     server_step: ClassVar[str] = "replace"
     federated: ClassVar[bool] = True  # models cross between clients and server; False: a bound without federation
+    unit_z: ClassVar[bool] = False  # z is scaled to length 1 before it enters the classifier, whatever --normalize-z is
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)

@@ -166,7 +166,8 @@ def prepare(
 def network_spec(experiment: Experiment, images: Images) -> NetworkSpec:
     e = experiment
     dtype = torch.float64 if e.dtype == "float64" else torch.float32
-    return NetworkSpec(e.network, e.width, images.channels, images.side, images.classes, e.normalize_z, dtype, e.norm)
+    unit_z = e.normalize_z or e.method_type.unit_z
+    return NetworkSpec(e.network, e.width, images.channels, images.side, images.classes, unit_z, dtype, e.norm)
 
 
 def fresh_weights(experiment: Experiment, setting: Setting, number: int) -> Weights:
