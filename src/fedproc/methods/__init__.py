@@ -8,10 +8,12 @@ from fedproc.methods.central import Central
 from fedproc.methods.fedavg import FedAvg
 from fedproc.methods.fedavgm import FedAvgM
 from fedproc.methods.fedetf import FedETF
+from fedproc.methods.fedlc import FedLC
 from fedproc.methods.fednh import FedNH
 from fedproc.methods.fednova import FedNova
 from fedproc.methods.fedproc import FedProc
 from fedproc.methods.fedprox import FedProx
+from fedproc.methods.fedrs import FedRS
 from fedproc.methods.method import Method
 from fedproc.methods.moon import Moon
 from fedproc.methods.scaffold import Scaffold
@@ -31,5 +33,7 @@ OURS: tuple[type[Method], ...] = (
     Central,
     FedETF,
     FedNH,
+    FedLC,
+    FedRS,
 )
 METHODS = MappingProxyType({method.name: method for method in OURS})
