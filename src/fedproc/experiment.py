@@ -25,18 +25,16 @@ from fedproc.networks import NETWORKS
 
 Given = dict[str, Any]
 
+AUTHOR_CODE: Given = {"horizon": 100, "first_round": "cross-entropy", "weighting": "count", "pass_mode": "training"}
+
 PRESETS: dict[str, tuple[str, Given]] = {
     "paper": ("the algorithm as the paper writes it", {}),
     "author_code": (
         "the choices of the authors' released code where they differ from the paper",
         {
             "normalize_z": True,
-            "fedproc": {
-                "horizon": 100,
-                "first_round": "cross-entropy",
-                "weighting": "count",
-                "pass_mode": "training",
-            },
+            "fedproc": AUTHOR_CODE,
+            "scaffold+fedproc": AUTHOR_CODE,
             "two-stage": {"weighting": "count", "pass_mode": "training"},
         },
     ),
@@ -121,8 +119,12 @@ class Experiment(BaseModel):
         description="how the server moves to the merged weights (default: the method's)",
         examples=list(SERVER_STEPS),
     )
-    server_beta: float = Field(0.9, ge=0, lt=1, description="momentum of --server-step momentum")
-    server_lr: float = Field(1.0, gt=0, description="learning rate of --server-step momentum")
+    server_beta: float = Field(0.9, ge=0, lt=1, description="momentum of --server-step other than replace")
+    server_lr: float = Field(
+        1.0,
+        gt=0,
+        description="learning rate of --server-step other than replace; for adam, yogi and adagrad take less, say 0.01",
+    )
     sample: float = Field(1.0, gt=0, le=1, description="share of the clients that take part in each round")
     network: str = Field(
         "simple-cnn",
