@@ -15,6 +15,7 @@ from fedproc.methods.fedlc import FedLC
 from fedproc.methods.fednh import FedNH
 from fedproc.methods.fednova import FedNova
 from fedproc.methods.fedntd import FedNTD
+from fedproc.methods.fedopt import FedAdagrad, FedAdam, FedYogi
 from fedproc.methods.fedproc import FedProc
 from fedproc.methods.fedprox import FedProx
 from fedproc.methods.fedrs import FedRS
@@ -45,5 +46,8 @@ OURS: tuple[type[Method], ...] = (
     FedNTD,
     FedDecorr,
     ScaffoldFedProc,
+    FedAdam,
+    FedYogi,
+    FedAdagrad,
 )
 METHODS = MappingProxyType({method.name: method for method in OURS})
