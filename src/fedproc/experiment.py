@@ -17,6 +17,7 @@ from fedproc.data.augment import AUGMENTATIONS
 from fedproc.data.partition import PARTITIONS, clients_in_file
 from fedproc.errors import InputError, with_flags
 from fedproc.methods import METHODS
+from fedproc.methods.ccvr import Recalibration, with_ccvr
 from fedproc.methods.merges import MERGES
 from fedproc.methods.method import Method, Options
 from fedproc.methods.plugin import all_methods
@@ -125,6 +126,12 @@ class Experiment(BaseModel):
         gt=0,
         description="learning rate of --server-step other than replace; for adam, yogi and adagrad take less, say 0.01",
     )
+    ccvr: Recalibration = Field(
+        "none",
+        description="after the last round, another classifier from all clients' class means and covariances, evaluated "
+        "beside the model: retrained on samples of Gaussians, or by discriminant analysis",
+    )
+    ccvr_samples: int = Field(2000, ge=1, description="samples of each class for --ccvr sampled")
     sample: float = Field(1.0, gt=0, le=1, description="share of the clients that take part in each round")
     network: str = Field(
         "simple-cnn",
@@ -240,8 +247,9 @@ class Experiment(BaseModel):
 
     @property
     def method_type(self) -> type[Method]:
-        """The method's class, ours or a plugin's."""
-        return all_methods(self.plugin)[self.method]
+        """The method's class, ours or a plugin's, with what is asked of it after the last round."""
+        plain = all_methods(self.plugin)[self.method]
+        return with_ccvr(plain, self.ccvr, self.ccvr_samples)  # type: ignore[arg-type]  # classes are hashable
 
     def config(self) -> Given:
         """Every resolved value, as config.json holds it; Experiment(**config) gives it back."""

@@ -17,7 +17,7 @@ from PIL import Image
 from fedproc.cli import main
 from fedproc.cli.commands import build_parser
 from fedproc.experiment import Experiment, flag
-from fedproc.methods import METHODS
+from fedproc.methods import FAMILIES, METHODS
 
 SMALL = "--clients 3 --rounds 2 --epochs 1 --device cpu"
 
@@ -198,6 +198,17 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         code, out, _ = fedproc(f"list {thing}", capsys)
         assert code == 0 and name in out
+
+
+def test_methods_are_listed_by_family(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = fedproc("list methods", capsys)
+    lines = [line.rstrip() for line in out.splitlines()]
+    assert [line for line in lines if line in FAMILIES] == list(FAMILIES)
+    listed = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
+    assert sorted(listed) == sorted(METHODS)
+    assert (
+        lines.index("prototypes") < [line.split()[:1] for line in lines].index(["fedetf"]) < lines.index("client drift")
+    )
 
 
 def test_data_show_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

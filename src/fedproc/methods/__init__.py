@@ -51,3 +51,4 @@ OURS: tuple[type[Method], ...] = (
     FedAdagrad,
 )
 METHODS = MappingProxyType({method.name: method for method in OURS})
+FAMILIES = ("averaging", "prototypes", "client drift", "calibration", "representation", "bounds")

@@ -27,6 +27,7 @@ class FedDecorr(FedAvg):
 
     name: ClassVar[str] = "feddecorr"
     summary: ClassVar[str] = "correlations between features are penalised (Shi et al. 2023)"
+    family: ClassVar[str] = "representation"
     options_type: ClassVar[type[method.Options]] = Options
     options: Options
 

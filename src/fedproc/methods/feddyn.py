@@ -31,6 +31,7 @@ class FedDyn(FedAvg):
 
     name: ClassVar[str] = "feddyn"
     summary: ClassVar[str] = "losses bent by the clients' moves so far (Acar et al. 2021)"
+    family: ClassVar[str] = "client drift"
     options_type: ClassVar[type[method.Options]] = Options
     options: Options
 

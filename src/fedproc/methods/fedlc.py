@@ -28,6 +28,7 @@ class FedLC(FedAvg):
 
     name: ClassVar[str] = "fedlc"
     summary: ClassVar[str] = "logits calibrated by margins of the client's class counts (Zhang et al. 2022)"
+    family: ClassVar[str] = "calibration"
     options_type: ClassVar[type[method.Options]] = Options
     options: Options
 

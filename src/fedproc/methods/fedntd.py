@@ -25,6 +25,7 @@ class FedNTD(FedAvg):
 
     name: ClassVar[str] = "fedntd"
     summary: ClassVar[str] = "distillation of the global model's not-true classes (Lee et al. 2022)"
+    family: ClassVar[str] = "representation"
     options_type: ClassVar[type[method.Options]] = Options
     options: Options
 

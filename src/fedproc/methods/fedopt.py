@@ -27,7 +27,6 @@ class DecayingOptions(Options):
 
 
 class AdagradOptions(Options):
-    eta: float = Field(0.1, gt=0, description="learning rate of the server")
     beta: float = Field(0.0, ge=0, lt=1, description="momentum of the server")
     tau: float = Field(0.01, gt=0, description="added to the root of the sum of squared moves")
 

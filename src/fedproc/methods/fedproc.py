@@ -74,6 +74,7 @@ PASSES = ("c0", "averaged")  # whose answers become prototypes
 class Prototypical(FedAvg):
     """The server's care of prototypes and the clients' two losses; `alpha` says how they are mixed."""
 
+    family: ClassVar[str] = "prototypes"
     options: PrototypeOptions
 
     def alpha(self, t: int) -> float:

@@ -26,6 +26,7 @@ class FedRS(FedAvg):
 
     name: ClassVar[str] = "fedrs"
     summary: ClassVar[str] = "logits of classes a client does not have are scaled down (Li and Zhan 2021)"
+    family: ClassVar[str] = "calibration"
     options_type: ClassVar[type[method.Options]] = Options
     options: Options
 

@@ -178,6 +178,7 @@ class Method:
 
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
+    family: ClassVar[str] = ""  # under which `fedproc list methods` has it
     options_type: ClassVar[type[Options]] = Options
     merge: ClassVar[str] = "mean"
     server_step: ClassVar[str] = "replace"

@@ -25,6 +25,7 @@ class PrototypeClassifier(FedAvg):
     accuracy is that of the nearest prototype.
     """
 
+    family: ClassVar[str] = "prototypes"
     unit_z: ClassVar[bool] = True
     options: Options
 

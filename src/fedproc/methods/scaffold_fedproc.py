@@ -18,5 +18,6 @@ class ScaffoldFedProc(Scaffold, FedProc):
 
     name: ClassVar[str] = "scaffold+fedproc"
     summary: ClassVar[str] = "FedProc's loss with SCAFFOLD's control variates"
+    family: ClassVar[str] = "prototypes"
     options_type: ClassVar[type[method.Options]] = Options
     options: Options

@@ -28,6 +28,7 @@ from fedproc.runs.schema import (
 )
 
 Record = dict[str, Any]
+LATER = {"ccvr": "none", "ccvr_samples": 2000}  # fields that came after the first format
 OURS = {"method", "fingerprint", "data_seed"}  # a config.json without these is somebody else's
 
 
@@ -142,6 +143,7 @@ def _read(folder: Path) -> SavedRun | None:
 
 def completed(config: Record) -> Record:
     """A config with options that its version did not have yet, at what they stand for: their defaults."""
+    config = {**LATER, **config}
     method = METHODS.get(config["method"])
     if method is None:
         return config
