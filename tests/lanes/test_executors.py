@@ -75,11 +75,14 @@ def test_serial_and_stacked_agree(
 
 
 RIVALS = sorted(set(METHODS) - {"fedavg", "fedproc", "solo"})
+FLOAT32 = ("central", "fedavgm", "fednova", "fedprox", "moon", "scaffold", "two-stage")  # the others in the slow tests
+AGREEING = [("float64", 1e-9, method) for method in RIVALS] + [
+    pytest.param("float32", 1e-5, method, marks=[] if method in FLOAT32 else pytest.mark.slow) for method in RIVALS
+]
 
 
-@pytest.mark.parametrize("method", RIVALS)
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-5)])
+@pytest.mark.parametrize(("dtype", "tolerance", "method"), AGREEING)
 def test_every_rival_agrees(train: Train, network: str, method: str, dtype: str, tolerance: float) -> None:
     agree(train, tolerance, network=NETWORKS[network], method=method, dtype=dtype, rounds=2, lr=0.01, calibrate=0.5)
 
@@ -150,8 +153,15 @@ def test_all_train_together_however_much_they_ask_in_between(monkeypatch: pytest
     assert [names for names in trained if names] == [{"fedavg", "fedproc", "fedprox"}] * 3
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedproc", "moon", "scaffold", "two-stage"])
-@pytest.mark.parametrize("network", NETWORKS)
+STREAMED = ("fedavg", "fedproc", "moon", "scaffold", "two-stage")
+
+
+@pytest.mark.parametrize(
+    ("network", "method"),
+    [(network, method) for network in NETWORKS for method in STREAMED]
+    + [("simple-cnn", method) for method in RIVALS if method not in STREAMED]
+    + [pytest.param("batch-norm", m, marks=pytest.mark.slow) for m in RIVALS if m not in STREAMED],
+)
 def test_streamed_agrees(train: Train, network: str, method: str) -> None:
     given = {"method": method, "network": "resnet18" if network == "batch-norm" else "simple-cnn", "width": 8}
     given |= {"dtype": "float64", "lr": 0.01, "epochs": 1, "preset": "author_code"}

@@ -113,6 +113,7 @@ def test_encoder_and_head_stay_and_the_run_is_what_it_was(train: Train, method: 
     # of five clients K means of 256 numbers, K covariances of 256 by 256, K counts and the number of samples
     assert record["closing"]["bytes_up"] == 5 * (4 * 256 + 4 * 256 * 256 + 4 + 1) * 8
     assert record["final_models"]["lda"]["accuracy"] > 0.5
+    assert result["final_lda_accuracy"] == record["final_models"]["lda"]["accuracy"]
 
 
 def test_new_classifiers_leave_the_features_alone(train: Train) -> None:

@@ -4,7 +4,7 @@ A method is two halves in one class. The server's half says who takes part, what
 the weights, and how it takes answers in. The client's half says what is minimised, how the gradient is corrected, what
 a client returns and keeps. `Method` is plain federated averaging in every hook; a method overrides what it changes, and
 each hook builds on the one above it (`{**super().send(state), ...}`), so that methods can be combined:
-`class Both(Scaffold, FedProc)` trains.
+`class ScaffoldFedProc(Scaffold, FedProc)` trains.
 
 A method object has no memory of its own: what changes goes into the server's or a client's state. The client's half
 runs in an object of its own, which knows `self.client` and not `self.server`, since clients of several experiments may
