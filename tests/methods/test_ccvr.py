@@ -9,7 +9,7 @@ import torch
 from conftest import Train, toy_images
 from torch import Tensor
 
-from fedproc.errors import MethodError
+from fedproc import InputError
 from fedproc.experiment import Experiment
 from fedproc.methods import METHODS, ccvr
 from fedproc.methods.ccvr import add_moments, discriminant, draw, pooled, retrained, with_ccvr
@@ -149,8 +149,8 @@ def test_executors_agree(train: Train, executor: str) -> None:
 
 
 def test_models_of_ones_own_are_refused_before_training(train: Train) -> None:
-    with pytest.raises(MethodError, match="ccvr: clients have models of their own"):
-        train(method="solo", ccvr="lda")
+    with pytest.raises(InputError, match="ccvr lda: fedper has models of each client's own"):
+        train(method="fedper", ccvr="lda")
 
 
 def test_it_is_an_option_of_every_run() -> None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedproc import streams
-from fedproc.methods.method import Answer, Method, Pass, TensorInfo, Tensors, Weights
+from fedproc.methods.method import Answer, Method, Pass, Tensors, Weights
 
 Recalibration = Literal["none", "sampled", "lda", "both"]
 
@@ -37,11 +37,6 @@ class CCVR(Method):
 
     def client_half(self) -> Method:
         return self.plain(self.options, self.client)  # the client's half is the method's own
-
-    def personal(self, tensor: TensorInfo) -> bool:
-        if super().personal(tensor):
-            raise ValueError("--ccvr: clients have models of their own here, and there is no common one; leave it out")
-        return False
 
     def closing(self) -> Sequence[Pass]:
         return (*super().closing(), PASS)

@@ -55,7 +55,7 @@ class FPL(FedAvg):
         above = super().receive(state, sums)
         if "means" not in sums:
             return above
-        clusters, there = self._clusters(state)
+        clusters, there = (tensor.to(sums["means"].device) for tensor in self._clusters(state))
         for k in sums["counts"].sum(dim=0).nonzero().flatten().tolist():
             found = cluster_means(sums["means"][sums["counts"][:, k] > 0, k])
             clusters[k], there[k] = 0, False

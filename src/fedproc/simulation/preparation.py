@@ -121,6 +121,8 @@ def prepare(
     shared = layout.shared(lambda name, shape, layer: server.personal(TensorInfo(name, shape, layer)))
     if shared is not None and e.average_weights:
         raise InputError(f"--average-weights {e.average_weights}: {e.method} has models of each client's own")
+    if shared is not None and e.ccvr != "none":
+        raise InputError(f"--ccvr {e.ccvr}: {e.method} has models of each client's own; leave it out")
     bank = library.bank(images, "train", device)
     setting = Setting(
         method=CheckedClient(method.client_half(), shared),
