@@ -130,6 +130,7 @@ def side_by_side(executor: str, lanes: int, methods: list[str], **given: object)
 @pytest.mark.parametrize("lanes", [30, 4])
 def test_methods_share_the_lanes_of_one_network(network: str, lanes: int) -> None:
     methods = ["fedavg", "fedprox", "scaffold", "moon", "fedproc", "two-stage"]
+    methods += ["feddyn", "fedntd", "fedlc", "feddecorr", "fednh", "fedsam"]  # fednh and fedsam in lanes of their own
     given = {"network": NETWORKS[network], "dtype": "float64", "lr": 0.01}
     alone = side_by_side("serial", 1, methods, **given)
     for one, other in zip(alone, side_by_side("stacked", lanes, methods, **given), strict=True):
