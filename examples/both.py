@@ -1,9 +1,9 @@
-"""SCAFFOLD's control variates under FedProc's loss: two methods combined, with the options of both."""
+"""SCAFFOLD's control variates with FedDecorr's loss: two methods combined, with the options of both."""
 
-from fedproc.methods.fedproc import FedProc
+from fedproc.methods.feddecorr import FedDecorr
 from fedproc.methods.scaffold import Scaffold
 
 
-class Both(Scaffold, FedProc):
+class Both(Scaffold, FedDecorr):
     name = "both"
-    summary = "FedProc's loss with SCAFFOLD's control variates"
+    summary = "FedDecorr's loss with SCAFFOLD's control variates"

@@ -151,6 +151,8 @@ def assemble(experiment: Experiment, subject: Subject, make: Callable[[NetworkSp
     shared = layout.shared(lambda name, shape, layer: server.personal(TensorInfo(name, shape, layer)))
     if shared is not None and e.average_weights:
         raise InputError(f"--average-weights {e.average_weights}: {e.method} has models of each client's own")
+    if shared is not None and e.ccvr != "none":
+        raise InputError(f"--ccvr {e.ccvr}: {e.method} has models of each client's own; leave it out")
     return Assembly(e, subject, spec, network, layout, method, server, shared)
 
 
@@ -174,9 +176,8 @@ def postprocessors(experiment: Experiment) -> tuple[SmallClasses, ...]:
 def network_spec(experiment: Experiment, subject: Subject) -> NetworkSpec:
     e = experiment
     dtype = torch.float64 if e.dtype == "float64" else torch.float32
-    return NetworkSpec(
-        e.network, e.width, subject.channels, subject.side, subject.classes, e.normalize_z, dtype, e.norm
-    )  # fmt: skip
+    unit_z = e.normalize_z or e.method_type.unit_z
+    return NetworkSpec(e.network, e.width, subject.channels, subject.side, subject.classes, unit_z, dtype, e.norm)
 
 
 def fresh_weights(experiment: Experiment, setting: Setting, number: int) -> Weights:

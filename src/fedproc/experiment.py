@@ -17,6 +17,7 @@ from fedproc.data.augment import AUGMENTATIONS
 from fedproc.data.partition import PARTITIONS, clients_in_file
 from fedproc.errors import InputError, with_flags
 from fedproc.methods import METHODS
+from fedproc.methods.ccvr import Recalibration, with_ccvr
 from fedproc.methods.merges import MERGES
 from fedproc.methods.method import Method, Options
 from fedproc.methods.plugin import all_methods
@@ -25,18 +26,16 @@ from fedproc.networks import NETWORKS
 
 Given = dict[str, Any]
 
+AUTHOR_CODE: Given = {"horizon": 100, "first_round": "cross-entropy", "weighting": "count", "pass_mode": "training"}
+
 PRESETS: dict[str, tuple[str, Given]] = {
     "paper": ("the algorithm as the paper writes it", {}),
     "author_code": (
         "the choices of the authors' released code where they differ from the paper",
         {
             "normalize_z": True,
-            "fedproc": {
-                "horizon": 100,
-                "first_round": "cross-entropy",
-                "weighting": "count",
-                "pass_mode": "training",
-            },
+            "fedproc": AUTHOR_CODE,
+            "scaffold+fedproc": AUTHOR_CODE,
             "two-stage": {"weighting": "count", "pass_mode": "training"},
         },
     ),
@@ -121,8 +120,18 @@ class Experiment(BaseModel):
         description="how the server moves to the merged weights (default: the method's)",
         examples=list(SERVER_STEPS),
     )
-    server_beta: float = Field(0.9, ge=0, lt=1, description="momentum of --server-step momentum")
-    server_lr: float = Field(1.0, gt=0, description="learning rate of --server-step momentum")
+    server_beta: float = Field(0.9, ge=0, lt=1, description="momentum of --server-step other than replace")
+    server_lr: float = Field(
+        1.0,
+        gt=0,
+        description="learning rate of --server-step other than replace; for adam, yogi and adagrad take less, say 0.01",
+    )
+    ccvr: Recalibration = Field(
+        "none",
+        description="after the last round, another classifier from all clients' class means and covariances, evaluated "
+        "beside the model: retrained on samples of Gaussians, or by discriminant analysis",
+    )
+    ccvr_samples: int = Field(2000, ge=1, description="samples of each class for --ccvr sampled")
     sample: float = Field(1.0, gt=0, le=1, description="share of the clients that take part in each round")
     network: str = Field(
         "simple-cnn",
@@ -244,8 +253,9 @@ class Experiment(BaseModel):
 
     @property
     def method_type(self) -> type[Method]:
-        """The method's class, ours or a plugin's."""
-        return all_methods(self.plugin)[self.method]
+        """The method's class, ours or a plugin's, with what is asked of it after the last round."""
+        plain = all_methods(self.plugin)[self.method]
+        return with_ccvr(plain, self.ccvr, self.ccvr_samples)  # type: ignore[arg-type]  # classes are hashable
 
     def config(self) -> Given:
         """Every resolved value, as config.json holds it; Experiment(**config) gives it back."""

@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     TORCH = 10
     TEST_SPLIT = 11
     TEST_SHARES = 12
+    CCVR = 13
 
 
 def signed(word: int) -> int:

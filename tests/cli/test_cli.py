@@ -17,7 +17,7 @@ from PIL import Image
 from fedproc.cli import main
 from fedproc.cli.commands import build_parser
 from fedproc.experiment import Experiment, flag
-from fedproc.methods import METHODS
+from fedproc.methods import FAMILIES, METHODS
 
 SMALL = "--clients 3 --rounds 2 --epochs 1 --device cpu"
 
@@ -198,6 +198,48 @@ def test_list(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         code, out, _ = fedproc(f"list {thing}", capsys)
         assert code == 0 and name in out
+
+
+def test_methods_are_listed_by_family(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = fedproc("list methods", capsys)
+    lines = [line.rstrip() for line in out.splitlines()]
+    assert [line for line in lines if line in FAMILIES] == list(FAMILIES)
+    listed = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
+    assert sorted(listed) == sorted(METHODS)
+    assert (
+        lines.index("prototypes") < [line.split()[:1] for line in lines].index(["fedetf"]) < lines.index("client drift")
+    )
+
+
+def test_a_combined_method_and_what_comes_after_the_last_round(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    words = (
+        f"run --data {pictures} {SMALL} --out {out} --method scaffold+fedproc --scaffold+fedproc.alpha 0.5 --ccvr lda"
+    )
+    code, printed, _ = fedproc(words, capsys)
+    result = json.loads((out / "result.json").read_text())
+    assert code == 0 and f"final lda accuracy       │ {100 * result['final_lda_accuracy']:.2f}" in printed
+    config = json.loads((out / "config.json").read_text())
+    assert config["scaffold+fedproc"]["alpha"] == 0.5 and config["ccvr"] == "lda"
+    code, _, err = fedproc(words.replace("lda", "both"), capsys)
+    assert code == 2 and "--ccvr both" in err
+    code, _, err = fedproc(f"run --data {pictures} {SMALL} --out {tmp_path / 'solo'} --method solo --ccvr lda", capsys)
+    assert code == 2 and "--ccvr lda: solo has models of each client's own" in err
+
+
+def test_the_page_of_methods_has_them_all_by_family() -> None:
+    folder = Path(__file__).parent.parent.parent / "docs" / "methods"
+    lines = (folder / "README.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")][1:]
+    families = {first.strip("[").split("]")[0]: (first, names) for first, names in rows}
+    assert list(families) == list(FAMILIES)
+    for family, (first, names) in families.items():
+        page = (folder / first.split("(")[1].strip(")")).read_text() if "(" in first else names
+        for name, method in METHODS.items():
+            assert (f"`{name}`" in names) is (method.family == family)
+            assert method.family != family or f"`{name}`" in page
 
 
 def test_data_show_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedproc.data import FOLDER, SOURCES
 from fedproc.experiment import PRESETS
-from fedproc.methods import METHODS
+from fedproc.methods import FAMILIES, METHODS
 from fedproc.networks import NETWORKS
 
 THINGS: dict[str, dict[str, str]] = {
@@ -29,7 +30,19 @@ def add(commands: Any) -> None:
 
 def command(parsed: argparse.Namespace, console: Console) -> int:
     table = Table.grid(padding=(0, 2))
-    for name, summary in THINGS[parsed.things].items():
-        table.add_row(name, summary)
+    things = THINGS[parsed.things]
+    groups = _families() if parsed.things == "methods" else {"": list(things)}
+    for title, names in groups.items():
+        if title:
+            table.add_row(Text(title, style="bold"))
+        for name in names:
+            table.add_row(f"  {name}" if title else name, things[name])
     console.print(table, highlight=False)
     return 0
+
+
+def _families() -> dict[str, list[str]]:
+    """The methods' names by family."""
+    return {
+        family: [name for name, method in METHODS.items() if method.family == family] for family in FAMILIES
+    }  # fmt: skip

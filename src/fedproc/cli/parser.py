@@ -27,6 +27,7 @@ COMMON = (
     ("more training", ("weight_decay", "sample", "augment", "normalize", "calibrate", "calibrate_prototypes")),
     ("privacy", ("smallest_class",)),
     ("server", ("merge", "server_step", "server_beta", "server_lr", "average_weights", "send_averaged")),
+    ("after the last round", ("ccvr", "ccvr_samples")),
     ("network", ("network", "width", "norm", "normalize_z", "encoder_weights")),
     ("seeds", ("seed", "data_seed", "model_seed")),
     ("running", ("eval_every", "target_accuracy", "checkpoint_every", "client_memory", "keep_clients")),

@@ -72,7 +72,10 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
         kind = Diverged if done.result["status"] == "diverged" else Failed
         raise kind(done.result["round"], done.result["reason"])
     table = Table(title=f"{experiment.method} on {experiment.data}", title_justify="left", show_header=False)
-    names = {"final_accuracy", "best_accuracy", "last10_accuracy", "final_prototype_accuracy"}
+    last = done.metrics[-1]
+    models = last.get("final_models") or last.get("val_final_models") or {}
+    names = {"final_accuracy", "best_accuracy", "last10_accuracy", "final_prototype_accuracy", "final_own_accuracy"}
+    names |= {f"final_{name}_accuracy" for name in models}
     for name, value in done.result.items():
         if name.removeprefix("val_") in names:
             table.add_row(name.replace("_", " "), f"{100 * value:.2f} %")

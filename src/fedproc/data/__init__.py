@@ -27,12 +27,13 @@ class Source:
     std: tuple[float, ...] = (0.5,)
     mu: tuple[float, float] = (0.01, 5.0)  # of FedProx and of MOON
     mu_of_many: float | None = None  # of MOON with 50 clients and more
+    decorrelation: float = 0.1  # beta of FedDecorr
     resizable: bool = False
 
     def options(self, clients: float) -> dict[str, dict[str, float]]:
         """The methods' options that follow the data set."""
         moon = self.mu_of_many if self.mu_of_many is not None and clients >= 50 else self.mu[1]
-        return {"fedprox": {"mu": self.mu[0]}, "moon": {"mu": moon}}
+        return {"fedprox": {"mu": self.mu[0]}, "moon": {"mu": moon}, "feddecorr": {"beta": self.decorrelation}}
 
     def normalisation(self, channels: int) -> Normalisation:
         spread = channels if len(self.mean) == 1 else 1
@@ -69,6 +70,7 @@ SOURCES: dict[str, Source] = {
         mean=(0.50708, 0.48655, 0.44092),
         std=(0.26733, 0.25644, 0.27615),
         mu=(0.001, 1.0),
+        decorrelation=0.05,
         mu_of_many=10.0,
     ),
     "tiny-imagenet": Source(
@@ -76,6 +78,7 @@ SOURCES: dict[str, Source] = {
         network="resnet50",
         lr=0.1,
         mu=(0.001, 1.0),
+        decorrelation=0.05,
         resizable=True,
     ),
 }

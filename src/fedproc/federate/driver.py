@@ -475,7 +475,17 @@ def _clock(exchange: Exchange, wall: float) -> None:
 
 def _alone(e: Experiment) -> Experiment:
     """The experiment in which each site trains for itself: the same images, network and training."""
-    skipped = {"method", "plugin", "options", "merge", "server_step", "sample", "average_weights", "send_averaged"}
+    skipped = {
+        "method",
+        "plugin",
+        "options",
+        "merge",
+        "server_step",
+        "sample",
+        "average_weights",
+        "send_averaged",
+        "ccvr",
+    }
     kept = {name: getattr(e, name) for name in type(e).model_fields if name not in skipped}
     solo = {"epochs": e.rounds * e.epochs, "start": "same"}
     return Experiment(**{**kept, "method": "solo", "solo": solo})

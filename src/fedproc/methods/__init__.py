@@ -7,12 +7,28 @@ from types import MappingProxyType
 from fedproc.methods.central import Central
 from fedproc.methods.fedavg import FedAvg
 from fedproc.methods.fedavgm import FedAvgM
+from fedproc.methods.fedbn import FedBN
+from fedproc.methods.feddc import FedDC
+from fedproc.methods.feddecorr import FedDecorr
+from fedproc.methods.feddyn import FedDyn
+from fedproc.methods.fedetf import FedETF
+from fedproc.methods.fedlc import FedLC
+from fedproc.methods.fednh import FedNH
 from fedproc.methods.fednova import FedNova
+from fedproc.methods.fedntd import FedNTD
+from fedproc.methods.fedopt import FedAdagrad, FedAdam, FedYogi
+from fedproc.methods.fedper import FedPer
 from fedproc.methods.fedproc import FedProc
+from fedproc.methods.fedproto import FedProto
 from fedproc.methods.fedprox import FedProx
+from fedproc.methods.fedrep import FedRep
+from fedproc.methods.fedrs import FedRS
+from fedproc.methods.fedsam import FedSAM
+from fedproc.methods.fpl import FPL
 from fedproc.methods.method import Method
 from fedproc.methods.moon import Moon
 from fedproc.methods.scaffold import Scaffold
+from fedproc.methods.scaffold_fedproc import ScaffoldFedProc
 from fedproc.methods.solo import Solo
 from fedproc.methods.two_stage import TwoStage
 
@@ -27,5 +43,24 @@ OURS: tuple[type[Method], ...] = (
     TwoStage,
     Solo,
     Central,
+    FedETF,
+    FedNH,
+    FedLC,
+    FedRS,
+    FedDyn,
+    FedDC,
+    FedNTD,
+    FedDecorr,
+    ScaffoldFedProc,
+    FedAdam,
+    FedYogi,
+    FedAdagrad,
+    FedProto,
+    FPL,
+    FedSAM,
+    FedPer,
+    FedRep,
+    FedBN,
 )
 METHODS = MappingProxyType({method.name: method for method in OURS})
+FAMILIES = ("averaging", "prototypes", "client drift", "calibration", "representation", "personal", "bounds")

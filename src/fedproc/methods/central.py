@@ -17,6 +17,7 @@ class Central(KeepsMomentum, FedAvg):
 
     name: ClassVar[str] = "central"
     summary: ClassVar[str] = "all data at one place, T times E epochs: the upper bound"
+    family: ClassVar[str] = "bounds"
     federated: ClassVar[bool] = False
 
     @classmethod

@@ -16,6 +16,7 @@ class FedAvg(Method):
 
     name: ClassVar[str] = "fedavg"
     summary: ClassVar[str] = "weighted mean of the clients' weights (McMahan et al. 2017)"
+    family: ClassVar[str] = "averaging"
 
     def term_names(self) -> tuple[str, ...]:
         return (*super().term_names(), "cross_entropy")

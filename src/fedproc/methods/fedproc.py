@@ -21,10 +21,9 @@ from fedproc.methods.fedavg import FedAvg
 from fedproc.methods.method import Answer, Batch, Local, MeansMode, Pass, Tensors, Term, Terms
 
 
-class PrototypeOptions(method.Options):
-    """What every method that trains towards prototypes can choose."""
+class MeansOptions(method.Options):
+    """What every method whose server averages class means can choose."""
 
-    tau: float = Field(1.0, gt=0, description="temperature: cosines are divided by it")
     start: Literal["data", "zeros", "random"] = Field(
         "data", description="c0: a pass over all clients' data, zeros (no class known), or random unit vectors"
     )
@@ -41,6 +40,12 @@ class PrototypeOptions(method.Options):
         description="the pass that computes prototypes: clean (eval mode, every sample) or training "
         "(batch statistics, augmented, shuffled, last partial batch dropped)",
     )
+
+
+class PrototypeOptions(MeansOptions):
+    """What every method that trains towards prototypes by their cosines can choose."""
+
+    tau: float = Field(1.0, gt=0, description="temperature: cosines are divided by it")
 
 
 class Options(PrototypeOptions):
@@ -71,19 +76,11 @@ class Options(PrototypeOptions):
 PASSES = ("c0", "averaged")  # whose answers become prototypes
 
 
-class Prototypical(FedAvg):
-    """The server's care of prototypes and the clients' two losses; `alpha` says how they are mixed."""
+class AveragesMeans(FedAvg):
+    """The server's care of prototypes, which are the clients' averaged class means."""
 
-    options: PrototypeOptions
-
-    def alpha(self, t: int) -> float:
-        """The weight of the prototype loss in round t = 0, 1, ..."""
-        raise TypeError(f"{type(self).__name__} must say what alpha is")
-
-    def cross_entropy_weight(self, alpha: Tensor) -> Tensor:
-        return 1 - alpha
-
-    # the server's half
+    family: ClassVar[str] = "prototypes"
+    options: MeansOptions
 
     def opening(self) -> Sequence[Pass]:
         """c0: class means of the initial weights over all clients' data."""
@@ -107,9 +104,6 @@ class Prototypical(FedAvg):
             drawn = prototypes.unit(streams.normals(at, math.prod(shape)).view(shape)).to(dtype)
             known = torch.ones_like(known)
         return {**super().first_state(params), "prototypes": drawn, "known": known}
-
-    def settings(self, t: int) -> Mapping[str, float]:
-        return {**super().settings(t), "alpha": self.alpha(t)}
 
     def send(self, state: Tensors) -> Tensors:
         return {**super().send(state), "prototypes": state["prototypes"], "known": state["known"]}
@@ -150,7 +144,21 @@ class Prototypical(FedAvg):
     def prototypes(self, state: Tensors) -> tuple[Tensor, Tensor] | None:
         return state["prototypes"], state["known"]
 
-    # the client's half
+
+class Prototypical(AveragesMeans):
+    """The clients' two losses; `alpha` says how they are mixed."""
+
+    options: PrototypeOptions
+
+    def alpha(self, t: int) -> float:
+        """The weight of the prototype loss in round t = 0, 1, ..."""
+        raise TypeError(f"{type(self).__name__} must say what alpha is")
+
+    def cross_entropy_weight(self, alpha: Tensor) -> Tensor:
+        return 1 - alpha
+
+    def settings(self, t: int) -> Mapping[str, float]:
+        return {**super().settings(t), "alpha": self.alpha(t)}
 
     def term_names(self) -> tuple[str, ...]:
         return (*super().term_names(), "prototype_loss")

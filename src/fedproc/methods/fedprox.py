@@ -28,6 +28,7 @@ class FedProx(FedAvg):
 
     name: ClassVar[str] = "fedprox"
     summary: ClassVar[str] = "FedAvg with a proximal term (Li et al. 2020)"
+    family: ClassVar[str] = "client drift"
     options_type: ClassVar[type[method.Options]] = Options
     options: Options
 

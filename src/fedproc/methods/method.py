@@ -4,7 +4,7 @@ A method is two halves in one class. The server's half says who takes part, what
 the weights, and how it takes answers in. The client's half says what is minimised, how the gradient is corrected, what
 a client returns and keeps. `Method` is plain federated averaging in every hook; a method overrides what it changes, and
 each hook builds on the one above it (`{**super().send(state), ...}`), so that methods can be combined:
-`class Both(Scaffold, FedProc)` trains.
+`class ScaffoldFedProc(Scaffold, FedProc)` trains.
 
 A method object has no memory of its own: what changes goes into the server's or a client's state. The client's half
 runs in an object of its own, which knows `self.client` and not `self.server`, since clients of several experiments may
@@ -178,10 +178,12 @@ class Method:
 
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
+    family: ClassVar[str] = ""  # under which `fedproc list methods` has it
     options_type: ClassVar[type[Options]] = Options
     merge: ClassVar[str] = "mean"
     server_step: ClassVar[str] = "replace"
     federated: ClassVar[bool] = True  # models cross between clients and server; False: a bound without federation
+    unit_z: ClassVar[bool] = False  # z is scaled to length 1 before it enters the classifier, whatever --normalize-z is
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)

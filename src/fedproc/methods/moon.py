@@ -36,6 +36,7 @@ class Moon(FedAvg):
 
     name: ClassVar[str] = "moon"
     summary: ClassVar[str] = "model-contrastive term against the client's previous model (Li et al. 2021)"
+    family: ClassVar[str] = "representation"
     options_type: ClassVar[type[method.Options]] = Options
     options: Options
 

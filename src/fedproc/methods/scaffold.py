@@ -30,6 +30,7 @@ class Scaffold(FedAvg):
 
     name: ClassVar[str] = "scaffold"
     summary: ClassVar[str] = "control variates against client drift (Karimireddy et al. 2019)"
+    family: ClassVar[str] = "client drift"
     options_type: ClassVar[type[method.Options]] = Options
     options: Options
 

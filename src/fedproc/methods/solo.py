@@ -29,6 +29,7 @@ class Solo(KeepsMomentum, FedAvg):
 
     name: ClassVar[str] = "solo"
     summary: ClassVar[str] = "each client alone on its own data, no federation: the lower bound"
+    family: ClassVar[str] = "bounds"
     options_type: ClassVar[type[method.Options]] = Options
     federated: ClassVar[bool] = False
     options: Options

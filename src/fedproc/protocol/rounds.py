@@ -192,7 +192,8 @@ class _Round:
             nonlocal collected
             share = by_method[task.client]
             sums.add(answer, share, by_samples[task.client])
-            seen = Answer(task.client, answer.counts["samples"], answer.counts["steps"], share, answer.tensors)
+            counts = answer.counts["samples"], answer.counts["steps"]
+            seen = Answer(task.client, *counts, share, answer.tensors, starting.tensors())
             collected = method.collect(self._own, collected, seen)
             if diagnose:
                 self._diagnostics.add(task.client, answer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 import torch
@@ -27,13 +27,16 @@ class Pass:
 
 @dataclass(frozen=True)
 class Answer:
-    """An accepted answer as a method sees it: who, with how many samples, steps and what share, and what was sent."""
+    """An accepted answer as a method sees it: who, with how many samples, steps and what share, what came back, and of
+    the model that the client had been sent what it hands back.
+    """
 
     client: int
     samples: int
     steps: int
     share: float
     tensors: Tensors
+    sent: Tensors = field(default_factory=dict)
 
 
 class ServerHalf(Protocol):

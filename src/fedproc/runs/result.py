@@ -32,6 +32,10 @@ def summarise(records: Sequence[Record], held_out: str, target: float | None = N
     seconds = sum(seconds_of(record) for record in records)
     averaged = f"{prefix}averaged_accuracy"
     extra = {f"{prefix}final_averaged_accuracy": evaluated[-1][averaged]} if averaged in evaluated[-1] else {}
+    for name, measured in evaluated[-1].get(f"{prefix}final_models", {}).items():
+        extra[f"{prefix}final_{name}_accuracy"] = measured["accuracy"]
+    if f"{prefix}own_accuracy" in evaluated[-1]:
+        extra[f"{prefix}final_own_accuracy"] = evaluated[-1][f"{prefix}own_accuracy"]
     deviation = f"{key}_deviation"
     if deviation in evaluated[-1]:
         extra[f"{prefix}final_accuracy_deviation"] = evaluated[-1][deviation]

@@ -28,7 +28,12 @@ from fedproc.runs.schema import (
 )
 
 Record = dict[str, Any]
-LATER = {"normalize": "known", "smallest_class": 1}  # fields that came after the first format
+LATER = {  # fields that came after the first format
+    "ccvr": "none",
+    "ccvr_samples": 2000,
+    "normalize": "known",
+    "smallest_class": 1,
+}
 OURS = {"method", "fingerprint", "data_seed"}  # a config.json without these is somebody else's
 
 
