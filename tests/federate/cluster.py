@@ -48,12 +48,12 @@ def until(what: Callable[[], Any], seconds: float = 60, pause: float = 0.1) -> A
 class Running:
     """A command in the background, with what it printed."""
 
-    def __init__(self, log: Path, *words: str, before: Sequence[str] = ()) -> None:
+    def __init__(self, log: Path, *words: str, before: Sequence[str] = (), command: Sequence[str] = COMMAND) -> None:
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
             self.process = subprocess.Popen(
-                [*before, *COMMAND, *words], stdout=file, stderr=subprocess.STDOUT, env=quiet(), start_new_session=True
+                [*before, *command, *words], stdout=file, stderr=subprocess.STDOUT, env=quiet(), start_new_session=True
             )
 
     @property

@@ -168,7 +168,7 @@ WRONG: dict[str, tuple[Callable[[Message], Message], str]] = {
     "wrong shape": (with_tensor("params", lambda t: t[:-1]), "params has shape"),
     "broadcastable shape": (with_tensor("params", lambda t: t[:1]), "params has shape"),
     "another axis": (with_tensor("params", lambda t: t[None]), "params has shape"),
-    "wrong dtype": (with_tensor("params", lambda t: t.to(torch.float32)), "params is torch.float32"),
+    "wrong dtype": (with_tensor("params", lambda t: t.to(torch.float16)), "params is torch.float16"),
     "missing name": (
         changed(lambda p: Payload({k: v for k, v in p.tensors.items() if k != "params"}, p.counts)),
         "missing",

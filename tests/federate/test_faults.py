@@ -16,6 +16,7 @@ import torch
 from cluster import Cluster, Running, cluster, fedproc, free_port, quiet, until
 from places import simulated, write_all
 from safetensors.torch import load_file
+from test_driver import WRONG
 
 from fedproc.federate.jobs import write_job
 from fedproc.simulation.drive import run
@@ -136,6 +137,26 @@ def test_a_run_is_stopped_and_goes_on(three: Cluster) -> None:
     assert "everything is kept, the same command continues" in started.said
     finish(three.start("stop", **LONGER))
     expect_whole(three.folder / "stop", rounds=30)
+
+
+def test_wrong_answers_of_a_real_site_are_refused_and_rounds_go_on(three: Cluster) -> None:
+    three.sites["c"].stop()
+    script = Path(__file__).with_name("hostile_site.py")
+    words = [sys.executable, str(script), str(three.kit("c")), str(three.data["c"])]
+    hostile = Running(three.folder / "hostile.out", command=words)
+    try:
+        three.await_sites(three.names)
+        three.run("hostile", rounds=len(WRONG), epochs=1, method="fedproc", no_alone=True)
+    finally:
+        hostile.stop()
+        three.start_site("c")
+        three.await_sites(three.names)
+    for record, (name, (_, reason)) in zip(metrics(three.folder / "hostile"), WRONG.items(), strict=True):
+        refused = record["refused"]
+        assert record["clients"] == 2 and isinstance(refused, dict) and reason in refused["2"], (name, refused)
+    assert three.server.said.count("the answer of site c is refused") == len(WRONG)
+    model = load_file(three.folder / "hostile/model.safetensors")
+    assert all(torch.isfinite(tensor.double()).all() for tensor in model.values())
 
 
 def test_strangers_are_refused_in_words(three: Cluster, tmp_path: Path) -> None:

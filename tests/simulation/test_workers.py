@@ -101,7 +101,7 @@ def test_on_gpus_workers_go_with_mps() -> None:
     long = sweep(1e15)
     assert on_gpus("auto", sweep(), [None], never).workers == 1
     under = on_gpus("auto", long, [None], lambda: None)
-    assert under.workers == 4 and under.mps
+    assert under.workers == 6 and under.mps
     without = on_gpus("auto", long, [None], lambda: "it is not there")
     assert without.workers == 1 and not without.mps and "it is not there" in without.reason
     heavy = [work(str(n), 1e18, forward=6e9) for n in range(8)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from fedproc.federate.driver import Options
 from fedproc.federate.session import Lost, Session
 from fedproc.federate.supervisor import Display, Supervisor
 
+RUN = re.compile(r"run-[0-9a-f]{8}(-alone)? ")
 NAMES = ("north", "south", "west")
 TRAINING, TESTING = 3000, 10  # images of the embedded data that the sites share; test images beside are not needed
 GIVEN: dict[str, Any] = {"rounds": 10, "epochs": 2, "batch_size": 32, "normalize": "measured", "smallest_class": 5}
@@ -97,7 +99,8 @@ def _lines_of_sites(out: Path, show: Callable[[str], None]) -> Iterator[None]:
         while not over.wait(0.3):
             for name, tail in tails.items():
                 for line in tail.lines():
-                    show(f"{line[11:19]} {name:>6} | {line[20:]}")
+                    if "evaluate" not in line:
+                        show(f"{line[11:19]} {name:>6} | {RUN.sub('', line[20:])}")
 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()

@@ -122,7 +122,7 @@ class Driver:
         self._lock = threading.Lock()
         self._end = threading.Event()
         self._stop = False
-        self.status = Status(run, experiment.method, experiment.rounds)
+        self.status = Status(run, experiment.method, experiment.rounds, sites={name: SiteStatus() for name in members})
         self.records: list[Record] = []
 
     def end(self, stop: bool = False) -> None:
@@ -137,7 +137,7 @@ class Driver:
             sites = {name: dict(vars(site)) for name, site in s.sites.items()}
             for name, reason in self._away.items():
                 away = {"state": "away", "reason": reason, "anew": self._wire.restarted(name)}
-                sites[name] = {**vars(s.sites.get(name, SiteStatus())), **away}
+                sites[name] = {**sites[name], **away}
             return {**vars(s), "sites": sites, "refusals": s.refusals[-20:], "records": self.records[since:]}
 
     def play(self) -> Outcome:
@@ -301,7 +301,7 @@ class Driver:
                     raise Refused(answer)
                 found[site] = heard(answer, wanted)
                 with self._lock:
-                    self.status.sites.setdefault(site, SiteStatus()).state = "joining"
+                    self.status.sites[site].state = "joining"
             except Refused as reason:
                 if not isinstance(answer, str):
                     self.status.declined.append(site)
@@ -390,7 +390,8 @@ class Driver:
         bodies: dict[int, bytes] = {}
         left = list(enumerate(exchange.tasks))
         with self._lock:
-            self.status.doing = {"train": "training", "evaluate": "evaluating"}.get(exchange.kind, str(exchange.kind))
+            doing = {"train": "training", "evaluate": "evaluating"}.get(exchange.kind, str(exchange.kind))
+            self.status.doing = doing if took_part is None else f"{doing} alone, round {exchange.tasks[0].round + 1}"
         while left:
             wave: dict[str, int] = {}
             messages: dict[str, Message] = {}
@@ -423,7 +424,7 @@ class Driver:
         began = time.monotonic()
         with self._lock:
             for site in messages:
-                self.status.sites.setdefault(site, SiteStatus()).state = self.status.doing
+                self.status.sites[site].state = self.status.doing
 
         def take(site: str, answer: Message | str) -> None:
             place = wave[site]
@@ -442,7 +443,7 @@ class Driver:
                 status = self.status.sites[site]
                 status.seconds = time.monotonic() - began
                 status.state = "answered" if good else "refused"
-                if good and task.kind is Kind.TRAIN:
+                if good and task.kind is Kind.TRAIN and task.run == self._run:
                     status.answered = task.round + 1
                 if not good:
                     status.reason = exchange.refused[place]

@@ -29,18 +29,15 @@ class Tail:
         if self._path.exists() and self._path.stat().st_size > LARGEST:
             os.replace(self._path, self._path.with_suffix(".log.1"))
         self._path.touch(mode=0o600)
-        self._file = self._path.open(encoding="utf-8", errors="replace")
+        self._file = self._path.open("rb", buffering=0)
         self._file.seek(0, os.SEEK_END)
+        self._begun = b""  # of a line that has not ended yet
 
     def lines(self) -> Iterator[str]:
         """The whole lines since the last call."""
-        while True:
-            at = self._file.tell()
-            line = self._file.readline()
-            if not line.endswith("\n"):
-                self._file.seek(at)
-                return
-            yield line.rstrip("\n")
+        *whole, self._begun = (self._begun + self._file.read()).split(b"\n")
+        for line in whole:
+            yield line.decode(errors="replace")
 
     def close(self) -> None:
         self._file.close()

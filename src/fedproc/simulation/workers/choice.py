@@ -14,7 +14,7 @@ from fedproc.simulation.workers.grouping import Work
 
 Asked = int | str  # a number, or auto
 
-UNDER_MPS = 4  # workers on one GPU whose kernels run at the same time (benchmarks/workers.py)
+UNDER_MPS = 6  # workers on one GPU whose kernels run at the same time (benchmarks/workers.py)
 WITHOUT_MPS = 1  # and where they would take turns
 WORTH = 60.0  # seconds of work, as estimated, from which starting workers pays
 GPU_SPEED = 15e12  # operations a second of one process, for that estimate: what was measured, simple CNN, H200
@@ -106,7 +106,7 @@ def on_gpus(
     reason = start_mps()
     each = WITHOUT_MPS if reason else UNDER_MPS
     count = min(each * len(gpus), most)
-    why = f"{each} for each GPU is the number that was measured best {'without' if reason else 'under'} MPS"
+    why = f"{each} for each GPU was the best of 1 to 6 {'without' if reason else 'under'} MPS on an H200"
     return Choice(count, f"{why} ({reason})" if reason else why, gpus[:count], reason is None)
 
 
