@@ -44,7 +44,9 @@ def sites_of(folder: Path) -> list[dict[str, dict[str, list[int]]]]:
     return [json.loads(line)["sites"] for line in (folder / "sites.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("method", ["fedproc", "scaffold", "moon", "fedavgm", "fednova", "two-stage"])
+@pytest.mark.parametrize(
+    "method", ["fedproc", "scaffold", "moon", "fednova", "two-stage", "fedetf", "feddyn", "fedadam"]
+)
 def test_sites_train_what_the_simulator_trains(place: Place, method: str) -> None:
     given = {"method": method, "calibrate": 1.0, "lr_schedule": "cosine", "average_weights": 0.5}
     outcome, driver = place.play(place.wire(), **given)
@@ -69,6 +71,28 @@ def test_sites_train_what_the_simulator_trains(place: Place, method: str) -> Non
     ]
     totals = [sum(site["total"]) for site in sites[-1].values()]
     assert totals == [16, 20, 24]
+
+
+@pytest.mark.parametrize("method", ["fedper", "fedproto"])
+def test_parts_of_a_model_stay_at_home(place: Place, method: str) -> None:
+    given = {"method": method, "fedproto": {"models": "personal"}} if method == "fedproto" else {"method": method}
+    outcome, driver = place.play(place.wire(), **given)
+    assert outcome == "finished", place.said
+    everything = write_all(place.data, place.folder / "all.csv")
+    beside = run(simulated(everything, **given), place.folder / "simulated")
+    assert [r["train_loss"] for r in driver.records] == [r["train_loss"] for r in beside.metrics]
+    assert sites_of(place.folder / "runs/run") == sites_of(place.folder / "simulated")
+
+
+def test_classifiers_from_means_and_covariances_are_tested_at_the_sites(place: Place) -> None:
+    given = {"method": "fedavg", "ccvr": "both", "rounds": 2}
+    outcome, driver = place.play(place.wire(), **given)
+    assert outcome == "finished", place.said
+    everything = write_all(place.data, place.folder / "all.csv")
+    beside = run(simulated(everything, **given), place.folder / "simulated")
+    here, there = (r["final_models"] for r in (driver.records[-1], beside.metrics[-1]))
+    assert {n: m["accuracy"] for n, m in here.items()} == {n: m["accuracy"] for n, m in there.items()}
+    assert here and driver.records[-1]["closing"] == beside.metrics[-1]["closing"]
 
 
 def test_a_segment_ends_and_the_next_continues_with_the_same_numbers(place: Place) -> None:
