@@ -14,10 +14,10 @@ run: $(READY)
 		--rounds 20 --epochs 2 --batch-size 32 --out runs/first
 
 test: $(READY)
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow" -n auto --dist loadfile
 
 slow: $(READY)
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m slow -n auto --dist loadfile
 
 paper: $(READY)
 	$(BIN)/fedproc paper all --scale small --out runs/paper

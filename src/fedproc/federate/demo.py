@@ -27,8 +27,8 @@ from fedproc.federate.supervisor import Display, Supervisor
 
 RUN = re.compile(r"run-[0-9a-f]{8}(-alone)? ")
 NAMES = ("north", "south", "west")
-TRAINING, TESTING = 3000, 10  # images of the embedded data that the sites share; test images beside are not needed
-GIVEN: dict[str, Any] = {"rounds": 10, "epochs": 2, "batch_size": 32, "normalize": "measured", "smallest_class": 5}
+TRAINING, TESTING = 600, 10  # images of the embedded data that the sites share; test images beside are not needed
+GIVEN: dict[str, Any] = {"rounds": 15, "epochs": 5, "batch_size": 16, "normalize": "measured", "smallest_class": 5}
 
 
 def run_demo(
@@ -55,7 +55,7 @@ def _deal(target: Path) -> dict[str, Path]:
     step = max(1, len(whole.train) // TRAINING)
     train = Split(whole.train.images[::step], whole.train.labels[::step])
     few = Images(whole.name, train, Split(whole.test.images[:TESTING], whole.test.labels[:TESTING]), whole.class_names)
-    shares = Deal("dirichlet", len(NAMES), 0.5, 0, 30, 2, None).shares(train.labels, None)
+    shares = Deal("dirichlet", len(NAMES), 1.0, 0, 30, 2, None).shares(train.labels, None)
     write_sites(few, shares, target, NAMES)
     return {name: target / f"site-{place}" for place, name in enumerate(NAMES, start=1)}
 
