@@ -33,8 +33,9 @@ for name in sys.argv[1:]:
 
 def test_every_module_can_be_imported_first() -> None:
     assert "fedproc.methods" in MODULES
+    first = "import torch, numpy, pydantic, matplotlib, nvflare.apis.impl.controller\n"
     found = subprocess.run(
-        [sys.executable, "-c", "import torch, numpy, pydantic, matplotlib, nvflare.apis.impl.controller\n" + CODE, *MODULES],
+        [sys.executable, "-c", first + CODE, *MODULES],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert found.stdout == ""
