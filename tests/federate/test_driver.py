@@ -320,6 +320,19 @@ def test_the_policy_of_a_site_is_its_own(place: Place) -> None:
     assert "metods 1: expected one of methods, max_rounds" in (place.kit("a") / "fedproc.log").read_text()
 
 
+@pytest.mark.parametrize("run", ["../../elsewhere", "/tmp/elsewhere", "", "A b"])
+def test_a_server_cannot_name_a_folder_outside(place: Place, run: str) -> None:
+    asked = {"what": "invitation", "version": "0.1.0", "run": run, "experiment": {}}
+    answer = place.trainer("a").answer(Message(json.dumps(asked).encode()))
+    assert kind_of(answer) == "declined" and b"run: String should match" in answer.head
+
+
+def test_a_server_cannot_have_a_module_imported(place: Place) -> None:
+    outcome, driver = place.play(place.wire(), network="toy_networks:Tiny")
+    assert outcome == "too few sites"
+    assert all("its policy names no network" in one["reason"] for one in driver.shown()["sites"].values())
+
+
 def test_a_prototype_of_a_small_class_is_not_sent_in_either_world(place: Place) -> None:
     given = {"method": "fedproc", "smallest_class": 14}
     outcome, _ = place.play(place.wire(), **given)

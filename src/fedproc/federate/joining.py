@@ -17,6 +17,10 @@ MOST_CLASSES = 10_000
 ClassName = Annotated[str, Field(min_length=1, max_length=200)]
 Count = Annotated[int, Field(ge=0, lt=LARGEST_COUNT)]
 Sum = Annotated[int, Field(ge=0, lt=1 << 62)]
+RunName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,79}$")]  # names a folder at the site
+Side = Annotated[int, Field(ge=1, le=4096)]
+Channels = Annotated[int, Field(ge=1, le=3)]
+Classes = Annotated[list[ClassName], Field(min_length=1, max_length=MOST_CLASSES)]
 
 
 class Said(BaseModel):
@@ -28,7 +32,7 @@ class Invitation(Said):
 
     what: Literal["invitation"] = "invitation"
     version: str = __version__
-    run: str
+    run: RunName
     experiment: dict[str, Any]
     plugin_sha256: str | None = None
     network_sha256: str | None = None
@@ -40,19 +44,19 @@ class Joined(Said):
 
     what: Literal["joined"] = "joined"
     version: str
-    classes: Annotated[list[ClassName], Field(min_length=1, max_length=MOST_CLASSES)]
-    channels: Annotated[int, Field(ge=1, le=3)]
-    side: Annotated[int, Field(ge=1, le=4096)]
+    classes: Classes
+    channels: Channels
+    side: Side
 
 
 class Look(Said):
     """How images are to be read: which classes there are, how large, in how many colours."""
 
     what: Literal["look"] = "look"
-    run: str
-    classes: list[str]
-    channels: int
-    side: int
+    run: RunName
+    classes: Classes
+    channels: Channels
+    side: Side
 
 
 class Seen(Said):
@@ -69,10 +73,10 @@ class Agreed(Said):
     """What all use, and which number the site has."""
 
     what: Literal["agreed"] = "agreed"
-    run: str
-    classes: list[str]
-    channels: int
-    side: int
+    run: RunName
+    classes: Classes
+    channels: Channels
+    side: Side
     mean: list[float]
     std: list[float]
     client: int

@@ -121,9 +121,9 @@ class Trainer:
         if asked.version != __version__:
             raise Refused(f"it has fedproc {__version__}, the server {asked.version}; install the same")
         experiment = self._experiment(asked.experiment)
-        self._check_code(asked, experiment)
         if (objection := policy.objection(experiment)) is not None:
             raise Refused(objection)
+        self._check_code(asked, experiment)
         self._files.clear()  # images may have come since the last run
         files = self._found(experiment)
         if (stamp := _stamp(files)) != self._stamp:
