@@ -92,7 +92,7 @@ def measure(sites: int, network: str, rounds: int) -> dict[str, Any]:
                 _start(started, home, [__file__, "--echo", str(home / name)], {})
                 kit = str(home / "kits" / name)
                 _start(started, home, ["-m", "fedproc.federate.node", "site", kit, "--name", name], address)
-            return _measured(home, names, network, rounds, started)
+            return _measured(home, names, network, rounds)
         finally:
             for process in started:
                 for child in psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []:
@@ -108,9 +108,7 @@ def _start(started: list[subprocess.Popen[bytes]], home: Path, words: list[str],
         started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment))
 
 
-def _measured(
-    home: Path, names: list[str], network: str, rounds: int, started: list[subprocess.Popen[bytes]]
-) -> dict[str, Any]:
+def _measured(home: Path, names: list[str], network: str, rounds: int) -> dict[str, Any]:
     admin = kits.open_kit(home / "kits/admin", "admin")
     _until(lambda: set(names) <= _connected(admin))
     experiment = Experiment(
@@ -122,7 +120,7 @@ def _measured(
     over = threading.Event()
     ends: list[float] = []
     watches = [
-        threading.Thread(target=_memory, args=(started, peaks, over)),
+        threading.Thread(target=_memory, args=(peaks, over)),
         threading.Thread(target=_rounds, args=(home / "kits/server/runs", ends, over)),
     ]
     for watch in watches:
@@ -152,25 +150,20 @@ def _measured(
     }  # fmt: skip
 
 
-def _memory(started: list[subprocess.Popen[bytes]], peaks: dict[str, int], over: threading.Event) -> None:
+def _memory(peaks: dict[str, int], over: threading.Event) -> None:
     """The largest resident sizes of the kinds of processes."""
     while not over.wait(0.2):
-        for process in started:
+        for one in psutil.Process().children(recursive=True):
             try:
-                family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+                line, size = " ".join(one.cmdline()), one.memory_info().rss
             except psutil.Error:
                 continue
-            for one in family:
-                try:
-                    line, size = " ".join(one.cmdline()), one.memory_info().rss
-                except psutil.Error:
-                    continue
-                kind = (
-                    "server job" if "runner_process" in line else "site job" if "worker_process" in line
-                    else "server" if "federate.node server" in line else "site" if "federate.node site" in line else ""
-                )  # fmt: skip
-                if kind:
-                    peaks[kind] = max(peaks[kind], size)
+            kind = (
+                "server job" if "runner_process" in line else "site job" if "worker_process" in line
+                else "server" if "federate.node server" in line else "site" if "federate.node site" in line else ""
+            )  # fmt: skip
+            if kind:
+                peaks[kind] = max(peaks[kind], size)
 
 
 def _rounds(runs: Path, ends: list[float], over: threading.Event) -> None:

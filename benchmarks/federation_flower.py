@@ -9,10 +9,11 @@ round is one exchange of training, in which a client gets the model as one float
 merging, and one exchange of evaluation, answered with a few numbers; the median is over all rounds but the first.
 
 What to know before comparing:
-- Flower names what it sends by its content and sends nothing twice. Weights sent back as they came would not travel,
-  so a client adds a little to every weight first. --unchanged leaves them as they are.
+- Flower names what it sends by its content, and does not send what the other side still holds. So that all weights
+  travel, a client adds a little to each first; --unchanged leaves them as they came.
 - TLS is on between SuperLink, SuperNodes and ServerApp (--no-tls turns it off), and one-sided: SuperNodes check the
-  SuperLink's certificate and have none of their own, where fedproc's sites have. Within a site neither uses TLS.
+  SuperLink's certificate and have none of their own, where fedproc's sites have. ClientApps talk to their SuperNode
+  without it.
 - Flower writes no checkpoint, fedproc one a round.
 - Most of a small model's round is waiting, and the start of a process for each message: SuperNodes and the ServerApp
   ask for messages every 3 s, which is fixed, and SuperExecs for tasks every second (--task-poll sets it).
@@ -279,19 +280,13 @@ class Deployment:
     def _memory(self, over: threading.Event) -> None:
         """The largest resident sizes of the kinds of processes."""
         while not over.wait(0.2):
-            for process, _ in list(self.started):
+            for one in psutil.Process().children(recursive=True):
                 try:
-                    one = psutil.Process(process.pid)
-                    family = [one, *one.children(recursive=True)]
+                    programs, size = {Path(word).name for word in one.cmdline()[:2]}, one.memory_info().rss
                 except psutil.Error:
                     continue
-                for one in family:
-                    try:
-                        programs, size = {Path(word).name for word in one.cmdline()[:2]}, one.memory_info().rss
-                    except psutil.Error:
-                        continue
-                    for kind in programs & KINDS.keys():
-                        self.peaks[KINDS[kind]] = max(self.peaks[KINDS[kind]], size)
+                for kind in programs & KINDS.keys():
+                    self.peaks[KINDS[kind]] = max(self.peaks[KINDS[kind]], size)
 
 
 def make_certificate(home: Path) -> Path:
