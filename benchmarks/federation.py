@@ -5,7 +5,8 @@
 Every process is a real one on this machine: the server, and for each site NVFlare's client and its job process. The
 trainer alone is replaced, by one that answers training with the weights that it was sent. A round is one exchange of
 training and one of evaluation, and what the server does in between (merging, a checkpoint); the median is over all
-rounds but the first.
+rounds but the first. It is taken from one line of the server's metrics.jsonl to the next; `exchanges` is what the
+server itself counts, which leaves the checkpoint out. benchmarks/federation_flower.py does the same with Flower.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +92,7 @@ def measure(sites: int, network: str, rounds: int) -> dict[str, Any]:
                 _start(started, home, [__file__, "--echo", str(home / name)], {})
                 kit = str(home / "kits" / name)
                 _start(started, home, ["-m", "fedproc.federate.node", "site", kit, "--name", name], address)
-            return _measured(home, names, network, rounds, started)
+            return _measured(home, names, network, rounds)
         finally:
             for process in started:
                 for child in psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []:
@@ -106,9 +108,7 @@ def _start(started: list[subprocess.Popen[bytes]], home: Path, words: list[str],
         started.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment))
 
 
-def _measured(
-    home: Path, names: list[str], network: str, rounds: int, started: list[subprocess.Popen[bytes]]
-) -> dict[str, Any]:
+def _measured(home: Path, names: list[str], network: str, rounds: int) -> dict[str, Any]:
     admin = kits.open_kit(home / "kits/admin", "admin")
     _until(lambda: set(names) <= _connected(admin))
     experiment = Experiment(
@@ -118,43 +118,60 @@ def _measured(
     options = Options(min_sites=len(names), timeout=300, join_timeout=300, alone=False)
     peaks = {"server job": 0, "site job": 0, "server": 0, "site": 0}
     over = threading.Event()
-    watch = threading.Thread(target=_memory, args=(started, peaks, over))
-    watch.start()
+    ends: list[float] = []
+    watches = [
+        threading.Thread(target=_memory, args=(peaks, over)),
+        threading.Thread(target=_rounds, args=(home / "kits/server/runs", ends, over)),
+    ]
+    for watch in watches:
+        watch.start()
+    loads = [os.getloadavg()[0]]
     began = time.monotonic()
-    Supervisor(admin, experiment, options, home / "out", Quiet(), lambda: None).run()
-    total = time.monotonic() - began
-    over.set()
-    watch.join()
-    walls = [sum(line["seconds"].values()) for line in _lines(home / "out/metrics.jsonl")][1:]
+    try:
+        Supervisor(admin, experiment, options, home / "out", Quiet(), lambda: None).run()
+    finally:
+        total = time.monotonic() - began
+        over.set()
+        for watch in watches:
+            watch.join()
+    loads.append(os.getloadavg()[0])
+    if len(ends) != rounds:
+        raise SystemExit(f"{len(ends)} rounds were seen, expected {rounds}")
+    walls = [after - before for before, after in pairwise(ends)]
+    exchanges = [sum(line["seconds"].values()) for line in _lines(home / "out/metrics.jsonl")][1:]
     size = (home / "out/model.safetensors").stat().st_size
     return {
         "sites": len(names), "network": network, "model_mb": round(size / 1e6, 2), "rounds": rounds,
         "seconds_a_round": round(statistics.median(walls), 3), "least": round(min(walls), 3),
-        "most": round(max(walls), 3),
+        "most": round(max(walls), 3), "exchanges": round(statistics.median(exchanges), 3),
         "whole_command": round(total, 1), "fixed": round(total - sum(walls), 1),
         "memory_mb": {name: round(peak / 1e6) for name, peak in peaks.items()},
+        "load": [round(load, 1) for load in loads],
     }  # fmt: skip
 
 
-def _memory(started: list[subprocess.Popen[bytes]], peaks: dict[str, int], over: threading.Event) -> None:
+def _memory(peaks: dict[str, int], over: threading.Event) -> None:
     """The largest resident sizes of the kinds of processes."""
     while not over.wait(0.2):
-        for process in started:
+        for one in psutil.Process().children(recursive=True):
             try:
-                family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+                line, size = " ".join(one.cmdline()), one.memory_info().rss
             except psutil.Error:
                 continue
-            for one in family:
-                try:
-                    line, size = " ".join(one.cmdline()), one.memory_info().rss
-                except psutil.Error:
-                    continue
-                kind = (
-                    "server job" if "runner_process" in line else "site job" if "worker_process" in line
-                    else "server" if "federate.node server" in line else "site" if "federate.node site" in line else ""
-                )  # fmt: skip
-                if kind:
-                    peaks[kind] = max(peaks[kind], size)
+            kind = (
+                "server job" if "runner_process" in line else "site job" if "worker_process" in line
+                else "server" if "federate.node server" in line else "site" if "federate.node site" in line else ""
+            )  # fmt: skip
+            if kind:
+                peaks[kind] = max(peaks[kind], size)
+
+
+def _rounds(runs: Path, ends: list[float], over: threading.Event) -> None:
+    """When the server's metrics.jsonl got its lines."""
+    while not over.wait(0.01):
+        for path in runs.glob("*/metrics.jsonl"):
+            lines = path.read_bytes().count(b"\n")
+            ends.extend([time.monotonic()] * (lines - len(ends)))
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
