@@ -36,7 +36,7 @@ def test_run_prints_lines_and_a_table(pictures: Path, tmp_path: Path, capsys: py
     code, out, err = fedproc(words, capsys)
     assert (code, err) == (0, "")
     assert "fedproc  round 1/2" in out and "fedproc  round 2/2" in out
-    assert "final accuracy" in out and "3 classes; 3 clients" in out
+    assert "final accuracy" in out and "3 classes; 3 clients" in " ".join(out.split())
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert f"{100 * result['final_accuracy']:.2f} %" in out
     code, again, _ = fedproc(words, capsys)

@@ -302,6 +302,97 @@ def test_a_site_joins_a_run_under_way(place: Place) -> None:
     assert partition["client_names"] == ["a", "b", "c"]
 
 
+def test_a_removed_site_is_not_asked_and_the_run_goes_on(place: Place) -> None:
+    place.play(place.wire(), rounds=1, method="scaffold")
+    outcome, driver = place.play(place.wire(), members=["a", "b"], rounds=2, method="scaffold")
+    assert outcome == "finished" and driver.records[-1]["clients"] == 2
+    assert driver.records[-1]["refused"] == {"2": "no longer a member"}
+
+
+def test_a_site_with_another_number_of_images_is_left_out_and_nobody_else(place: Place) -> None:
+    place.play(place.wire(), rounds=1, method="fedavg")
+    write_site(place.folder / "images/b", 8)
+    shutil.rmtree(place.kit("b") / "state")  # so that it does not notice itself
+    for rounds in (2, 3):
+        outcome, driver = place.play(place.wire(), rounds=rounds, method="fedavg")
+        assert outcome == "finished" and driver.records[-1]["clients"] == 2
+        assert "training images, had" in driver.shown()["sites"]["b"]["reason"]
+
+
+@pytest.mark.parametrize("method", ["fedper", "scaffold"])
+def test_an_absent_site_stops_nothing_and_alone_is_the_same_for_the_others(place: Place, method: str) -> None:
+    given = {"method": method, "rounds": 3}
+    wire = place.wire()
+
+    def watch(message: Message, answer: Callable[[Message], Message] = wire.answers["c"]) -> Message:
+        if kind_of(message) == "task" and codec.decode_task(message).round == 1:
+            wire.silent.add("a")
+        return answer(message)
+
+    wire.answers["c"] = watch
+    outcome, driver = place.play(wire, options={"alone": True, "min_sites": 1}, **given)
+    assert outcome == "finished", place.said
+    assert [len(record["took_part"]) for record in driver.records] == [3, 2, 2]
+    alone = [json.loads(line) for line in (place.folder / "runs/run-alone/metrics.jsonl").read_text().splitlines()]
+    assert [record["took_part"] for record in alone] == [[1, 2]] * 3  # b and c, each in all rounds it spent together
+
+
+BAD_HEADS: dict[str, dict[str, object]] = {
+    "an absurd time": {"seconds": {"train": 10**400}},
+    "counts that are a list": {"counts": ["samples", "steps"]},
+    "no counts": {"counts": None},
+    "a reason that is a number": {"refused": 3},
+    "neither answered nor not": {"answered": "yes"},
+}
+
+
+@pytest.mark.parametrize("what", list(BAD_HEADS))
+def test_a_malformed_reply_ends_nothing(place: Place, what: str) -> None:
+    honest = place.trainer("b").answer
+
+    def hostile(message: Message) -> Message:
+        answer = honest(message)
+        if kind_of(message) != "task":
+            return answer
+        return replace(answer, head=json.dumps({**json.loads(answer.head), **BAD_HEADS[what]}).encode())
+
+    outcome, driver = place.play(place.wire(b=hostile), method="fedavg", rounds=1)
+    assert outcome == "finished"
+    assert driver.records[0]["clients"] == (3 if what == "an absurd time" else 2)
+
+
+def test_counts_of_an_evaluation_that_contradict_each_other_are_refused(place: Place) -> None:
+    honest = place.trainer("b").answer
+
+    def hostile(message: Message) -> Message:
+        answer = honest(message)
+        if kind_of(message) == "task" and codec.decode_task(message).kind is Kind.EVALUATE:
+            return changed(lambda p: Payload({**p.tensors, "confusion": p.tensors["confusion"] + 2**40}, p.counts))(
+                answer
+            )
+        return answer
+
+    outcome, driver = place.play(place.wire(b=hostile), method="fedavg", rounds=1)
+    assert outcome == "finished" and 0 <= driver.records[0]["test_accuracy"] <= 1
+    assert "confusion holds" in driver.shown()["sites"]["b"]["reason"]
+
+
+def test_a_site_gives_what_the_run_needs_and_no_more(place: Place) -> None:
+    asked: list[Message] = []
+    honest = place.trainer("a").answer
+
+    def listen(message: Message) -> Message:
+        asked.append(message)
+        return honest(message)
+
+    place.play(place.wire(a=listen), method="fedavg", rounds=1)
+    train = codec.decode_task(next(m for m in asked if kind_of(m) == "task"))
+    late = honest(codec.encode_task(replace(train, round=50)))
+    assert b"asked about round 51 of 1" in late.head
+    means = honest(codec.encode_task(replace(train, kind=Kind.CLASS_MEANS, means="clean", phases=())))
+    assert b"asked for class means, which fedavg does not need" in means.head
+
+
 def test_the_policy_of_a_site_is_its_own(place: Place) -> None:
     (place.kit("a") / "policy.toml").write_text('methods = ["fedavg"]\n')
     (place.kit("b") / "policy.toml").write_text("max_rounds = 2\n")

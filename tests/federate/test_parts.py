@@ -79,13 +79,14 @@ def test_no_line_of_the_log_is_lost(tmp_path: Path) -> None:
     tail = log.Tail(tmp_path)
     found = []
     for number in range(200):
-        log.say(tmp_path, f"line\n{number}")
+        log.say(tmp_path, f"\x1b[2Jline\n{number}")
         if number % 7 == 0:
             found += list(tail.lines())
     with (tmp_path / log.FILE).open("ab") as file:
         file.write(b"half a li")
     found += list(tail.lines())
     assert [line.split()[-1] for line in found] == [str(number) for number in range(200)]
+    assert not any("\x1b" in line for line in found)
     with (tmp_path / log.FILE).open("ab") as file:
         file.write(b"ne\n")
     assert list(tail.lines()) == ["half a line"]
@@ -114,6 +115,29 @@ def test_a_sites_state_follows_what_the_server_accepted(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(RunError, match="damaged"):
         DiskState(tmp_path, torch.device("cpu")).settle(int(path.stem.removeprefix("round-")))
+
+
+def test_the_state_that_counts_is_kept_however_old_it_is(tmp_path: Path) -> None:
+    states = DiskState(tmp_path, torch.device("cpu"))
+    states.commit(0, 1, {"v": torch.tensor(1.0)})
+    states.settle(1)
+    for number in (6, 7, 8, 9):  # trained, and lost on the way
+        states.commit(0, number, {"v": torch.tensor(float(number))})
+    again = DiskState(tmp_path, torch.device("cpu"))
+    again.settle(1)
+    found = again.latest(0)
+    assert found is not None and float(found["v"]) == 1
+
+
+def test_a_removed_name_does_not_come_back(tmp_path: Path) -> None:
+    out = tmp_path / "kits"
+    kits.init(out, "localhost", 8002, ["a", "b"])
+    kits.remove_member(out / "admin", "b")
+    assert kits.members(out / "admin") == ["a"]
+    with pytest.raises(InputError, match="was removed"):
+        kits.add_site(out, "b")
+    kits.add_site(out, "c")
+    assert kits.members(out / "admin") == ["a", "c"] and kits.members(out / "admin", "removed") == ["b"]
 
 
 @pytest.mark.parametrize(

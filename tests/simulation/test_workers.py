@@ -117,7 +117,7 @@ def test_on_gpus_workers_go_with_mps() -> None:
 
 
 def test_workers_are_pinned_to_their_gpus_and_share_their_memory() -> None:
-    chosen = on_gpus("auto", sweep(1e15), ["cuda:0", "cuda:1"], lambda: None)
+    chosen = on_gpus(8, sweep(1e15), ["cuda:0", "cuda:1"], lambda: None)
     places = chosen.places(16, 18, ["fedproc", "compare"])
     assert [place.device for place in places] == ["cuda:0", "cuda:1"] * 4
     assert {place.share for place in places} == {Share(2, 0.25)}

@@ -20,6 +20,7 @@ from fedproc.methods.method import Method
 NOT_HERE = (
     "data", "data_dir", "clients", "partition", "beta", "classes_per_client", "partition_file", "min_size",
     "device", "executor", "lanes", "client_memory", "keep_clients",
+    "checkpoint_every",
 )  # fmt: skip
 
 
@@ -134,15 +135,9 @@ def _init(parsed: argparse.Namespace, console: Console) -> int:
 def _add_site(parsed: argparse.Namespace, console: Console) -> int:
     require_nvflare()
     from fedproc.federate import kits
-    from fedproc.federate.session import Lost, Session
 
     made = kits.add_site(parsed.kits, parsed.name)
     console.print(f"{made}: send it to the site; it joins runs from their next segment on", highlight=False)
-    try:
-        with Session(kits.open_kit(parsed.kits / "admin", "admin"), 5.0) as session:
-            session.enable(parsed.name)  # a site of that name may have been removed once
-    except Lost:
-        pass
     return 0
 
 
@@ -221,10 +216,14 @@ def _start(parsed: argparse.Namespace, console: Console) -> int:
     for warning in kit.check():
         console.print(warning, highlight=False)
     below = read_toml(parsed.config, "--config") if parsed.config else {}
-    defaults = {"normalize": "measured", "smallest_class": 5, "checkpoint_every": 1}
-    experiment = Experiment(**{**defaults, **merged(below, given(parsed)), "data": "federation"})
+    defaults = {"normalize": "measured", "smallest_class": 5}
+    fixed = {"data": "federation", "checkpoint_every": 1}  # sites keep few rounds of what they may have to go back to
+    experiment = Experiment(**{**defaults, **merged(below, given(parsed)), **fixed})
     if experiment.method == "central":
         raise InputError("--method central: gathers all images in one place, which is what a federation does not do")
+    for name in ("min_sites", "timeout", "join_timeout"):
+        if getattr(parsed, name) < 1:
+            raise InputError(f"--{name.replace('_', '-')} {getattr(parsed, name)}: expected at least 1")
     options = Options(
         min_sites=parsed.min_sites, timeout=parsed.timeout, join_timeout=parsed.join_timeout, classes=parsed.classes,
         server_test=parsed.server_test, alone=not parsed.no_alone,
@@ -260,6 +259,6 @@ def _stop(parsed: argparse.Namespace, console: Console) -> int:
     with Session(kits.open_kit(parsed.kit, "admin")) as session:
         jobs = session.running()
         for job in jobs:
-            session.abort(job) if parsed.now else session.ask(job, do="stop")
+            session.ask(job, do="stop", now=parsed.now)
     console.print("nothing is under way" if not jobs else "stopping" if parsed.now else "stops after this round")
     return 0

@@ -31,7 +31,7 @@ from fedproc.protocol.codec import Message
 CHECK = 0.05  # seconds between two looks at what has come in
 RUNS = "runs"  # in the server's kit: the runs' folders, with their checkpoints
 
-LARGEST_ANSWER = 4 << 30
+LARGEST_ANSWER, LARGEST_HEAD = 4 << 30, 16 << 20
 
 
 class RoundsController(Controller):  # type: ignore[misc]
@@ -42,6 +42,7 @@ class RoundsController(Controller):  # type: ignore[misc]
         self._run, self._config, self._options, self._members = run, experiment, options, members
         self._driver: Driver | None = None
         self._error = ""
+        self._ends: dict[str, bool] = {}
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         self._engine.register_app_command(TOPIC, self._command)
@@ -58,10 +59,12 @@ class RoundsController(Controller):  # type: ignore[misc]
         home = kit / RUNS
         try:
             experiment = Experiment(**{**self._config, "plugin": _plugins()})
-            wire = FlareWire(self, fl_ctx, abort_signal, kit)
+            wire = FlareWire(self, fl_ctx, abort_signal, kit, lambda: self._ends.get("now", False))
             options = Options(**self._options)
             speak = lambda text: say(kit, f"{self._run}: {text}")  # noqa: E731
             self._driver = Driver(home, self._run, experiment, options, self._members, wire, speak)
+            if self._ends:  # somebody was quick
+                self._driver.end(**self._ends)
             outcome = self._driver.play()
             say(kit, f"{self._run}: {outcome}")
         except (InputError, RunError) as error:
@@ -93,16 +96,21 @@ class RoundsController(Controller):  # type: ignore[misc]
     def _command(self, topic: str, asked: dict[str, Any] | None, fl_ctx: FLContext) -> dict[str, Any]:
         """What `fedproc federate start` and `status` ask a running segment."""
         asked = asked or {}
-        if asked.get("do") in ("end", "stop") and self._driver is not None:
-            self._driver.end(stop=asked["do"] == "stop")
+        if asked.get("do") in ("end", "stop"):
+            self._ends = {"stop": asked["do"] == "stop", "now": bool(asked.get("now"))}
+            if self._driver is not None:
+                self._driver.end(**self._ends)
         return self._said(int(asked.get("since", 0)))
 
 
 class FlareWire:
     """Messages as NVFlare's tasks, one for each site."""
 
-    def __init__(self, controller: Controller, fl_ctx: FLContext, abort_signal: Signal, kit: Path) -> None:
+    def __init__(
+        self, controller: Controller, fl_ctx: FLContext, abort_signal: Signal, kit: Path, hurried: Callable[[], bool]
+    ) -> None:
         self._controller, self._fl_ctx, self._abort, self._kit = controller, fl_ctx, abort_signal, kit
+        self.hurried = hurried  # whether the segment is to end at once
         self._began = time.time()
         self._names = [client.name for client in fl_ctx.get_engine().get_clients()]
 
@@ -132,7 +140,7 @@ class FlareWire:
             self._controller.send(tasks[site], self._fl_ctx, targets=[site])
         waiting = set(messages)
         until = time.monotonic() + seconds + 5
-        while waiting and not self.ended():
+        while waiting and not self.ended() and not self.hurried():
             with lock:
                 ready = {site: arrived.pop(site) for site in list(arrived)}
             for site, answer in ready.items():
@@ -147,7 +155,7 @@ class FlareWire:
                     take(site, late if late is not None else self._silence(site, status, seconds))
             if waiting:
                 time.sleep(CHECK / 2)
-        if self.ended():
+        if self.ended() or self.hurried():
             self._controller.cancel_all_tasks()
 
     def restarted(self, site: str) -> bool:
@@ -173,6 +181,8 @@ def _message(result: object) -> Message | str:
     head, body = result[HEAD], result[BODY]
     if not isinstance(head, bytes) or not isinstance(body, np.ndarray) or body.dtype != np.uint8:
         return "its process answered something else than a message"
+    if len(head) > LARGEST_HEAD:
+        return f"an answer with a head of {len(head):,} bytes, expected at most {LARGEST_HEAD:,}"
     if len(head) + body.nbytes > LARGEST_ANSWER:
         return f"an answer of {len(head) + body.nbytes:,} bytes, expected at most {LARGEST_ANSWER:,}"
     return Message(head, body.tobytes())

@@ -16,7 +16,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedproc.data import source_of
-from fedproc.errors import Diverged, Failed, MethodError
+from fedproc.errors import Diverged, Failed, MethodError, RunError
 from fedproc.experiment import Experiment
 from fedproc.federate.joining import Agreed, Invitation, Joined, Look, Ready, Said, Seen, heard, kind_of, tell
 from fedproc.federate.server_run import Agreement, ServerRun, agree_on_look, checked_seen, code_of, pooled_pixels
@@ -34,6 +34,7 @@ Record = dict[str, Any]
 Outcome = Literal["finished", "diverged", "failed", "ended", "stopped", "too few sites"]
 REFUSALS = 50  # that are kept to be shown
 ALONE = "-alone"  # ends the name of the run beside, in which sites train for themselves
+PATIENCE = 60.0  # seconds that another segment may hold the run's folder
 REPEATS = 1  # of a round with too few good answers, before the segment ends
 
 
@@ -121,13 +122,13 @@ class Driver:
         self._away = {name: "not connected" for name in members if name not in self._sites}
         self._lock = threading.Lock()
         self._end = threading.Event()
-        self._stop = False
+        self._stop = self._now = False
         self.status = Status(run, experiment.method, experiment.rounds, sites={name: SiteStatus() for name in members})
         self.records: list[Record] = []
 
-    def end(self, stop: bool = False) -> None:
-        """Let the segment end after the round at hand; or the run, until somebody starts it again."""
-        self._stop = self._stop or stop
+    def end(self, stop: bool = False, now: bool = False) -> None:
+        """Let the segment end after the round at hand, or `now`; or the run, until somebody starts it again."""
+        self._stop, self._now = self._stop or stop, self._now or now
         self._end.set()
 
     def shown(self, since: int = 0) -> Record:
@@ -198,6 +199,8 @@ class Driver:
         folder = self._home / run
         folder.parent.mkdir(parents=True, exist_ok=True)
         agreement = Agreement.load(folder)
+        if agreement is None and run != self._run:
+            agreement = Agreement.load(self._home / self._run)  # of the run that this one stands beside
         joined = self._invite(experiment, run, agreement)
         if agreement is None:
             self._expect_enough(len(joined), "joined", run)
@@ -205,9 +208,9 @@ class Driver:
         agreement = self._begin(run, agreement, joined)
         self._expect_enough(len(joined), "are ready", run)
         keeper = ServerRun(experiment, run, agreement, self._options.server_test)
-        agreement.save(folder)
-        keeper.claim(folder)
+        _claim(keeper, folder)
         try:
+            agreement.save(folder)
             keeper.open(fresh=False)
             keeper.admit()
             if keeper.folder is not None and keeper.folder.environment() is None:
@@ -282,7 +285,12 @@ class Driver:
             if site in a.sites
         }  # fmt: skip
         ready = self._tell(messages, Ready)
-        for site, answer in ready.items():
+        for site, answer in list(ready.items()):
+            had = a.samples.get(site, 0)
+            if had and had != answer.samples:
+                self._leave_out(site, f"it has {answer.samples} training images, had {had} when the run began")
+                del ready[site]
+                continue
             a = a.with_site(site, a.counts[site], answer.samples)
             with self._lock:
                 self.status.sites[site].samples = answer.samples
@@ -352,9 +360,10 @@ class Driver:
         """What an exchange lacks to go on with, if anything."""
         needed = self._options.min_sites if exchange.kind is Kind.TRAIN and main else 1
         needed = min(needed, len({task.client for task in exchange.tasks}))
-        good = Counter({id(task.payload): 0 for task in exchange.tasks})  # of each model that is asked about
-        good.update(id(exchange.tasks[place].payload) for place in exchange.accepted)
-        fewest = min(good.values()) if exchange.kind is Kind.EVALUATE else good.total()
+        each = len({task.client for task in exchange.tasks})
+        good = Counter(dict.fromkeys(range(len(exchange.tasks) // each), 0))  # of each model that is asked about
+        good.update(place // each for place in exchange.accepted)
+        fewest = min(good.values())
         if fewest >= needed:
             return None
         reasons = "; ".join(f"{exchange.tasks[p].name}: {reason}" for p, reason in sorted(exchange.refused.items()))
@@ -380,7 +389,7 @@ class Driver:
             raise Ended
 
     def _check_ended(self) -> None:
-        if self._wire.ended():
+        if self._wire.ended() or self._now:
             raise Ended
 
     def _exchange(
@@ -414,6 +423,8 @@ class Driver:
     def _why_not(self, task: Task, took_part: list[set[int]] | None) -> str | None:
         if task.name in self._away:
             return f"away: {self._away[task.name]}"
+        if task.name not in self._sites:
+            return "no longer a member"
         if took_part is not None and task.kind is Kind.TRAIN:
             there = took_part[task.round] if task.round < len(took_part) else set()
             if task.client not in there:
@@ -462,6 +473,18 @@ class Driver:
     def _note_refusal(self, site: str, reason: str, round_number: int = 0) -> None:
         self.status.refusals.append({"site": site, "round": round_number, "reason": reason})
         del self.status.refusals[:-REFUSALS]
+
+
+def _claim(keeper: ServerRun, folder: Path) -> None:
+    """Take the run's folder; the segment before may need a moment to let go of it."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return keeper.claim(folder)
+        except RunError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.5)
 
 
 def _clock(exchange: Exchange, wall: float) -> None:

@@ -107,10 +107,10 @@ def open_kit(path: Path, role: Role) -> Kit:
     return kit
 
 
-def members(admin: Path) -> list[str]:
-    """The sites that take part, in the order they were added."""
+def members(admin: Path, which: str = "sites") -> list[str]:
+    """The sites that take part, in the order they were added; or those that were `removed`."""
     try:
-        found = json.loads((admin / MEMBERS).read_text(encoding="utf-8"))["sites"]
+        found = json.loads((admin / MEMBERS).read_text(encoding="utf-8")).get(which, [])
         return [str(name) for name in found]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{admin / MEMBERS}: cannot be read: {error}") from error
@@ -137,11 +137,14 @@ def add_site(kits: Path, name: str) -> Path:
     host, port = _authority(kits)
     _check_sites([name])
     known = members(kits / "admin")
+    gone = members(kits / "admin", "removed")
     if name in known:
         raise InputError(f"{name}: already a member; `renew` makes its kit again")
+    if name in gone:
+        raise InputError(f"{name}: was removed, and its certificate may still be somewhere; take another name")
     with naming(kits):
         _provision(kits, host, port, [name], [name])
-        write_json(kits / "admin" / MEMBERS, {"sites": [*known, name]})
+        write_json(kits / "admin" / MEMBERS, {"sites": [*known, name], "removed": gone})
     return kits / name
 
 
@@ -150,7 +153,8 @@ def remove_member(admin: Path, name: str) -> None:
     known = members(admin)
     if name not in known:
         raise InputError(f"{name}: not a member; there are {', '.join(known) or 'none'}")
-    write_json(admin / MEMBERS, {"sites": [each for each in known if each != name]})
+    left, gone = [each for each in known if each != name], members(admin, "removed")
+    write_json(admin / MEMBERS, {"sites": left, "removed": [*gone, name]})
 
 
 def renew(kits: Path, names: Sequence[str]) -> list[Path]:
@@ -233,10 +237,17 @@ def _provision(
             for key in (target / "startup").glob("*.key"):
                 os.chmod(key, 0o600)
             os.chmod(target, 0o700)
-        shutil.rmtree(state, ignore_errors=True)
-        shutil.copytree(work / "state", state)
-        for file in state.rglob("*"):
+        fresh = state.with_name("state.new")  # the authority's key is never without a whole copy
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.copytree(work / "state", fresh)
+        for file in (fresh, *fresh.rglob("*")):
             os.chmod(file, 0o700 if file.is_dir() else 0o600)
+        old = state.with_name("state.old")
+        shutil.rmtree(old, ignore_errors=True)
+        if state.is_dir():
+            os.replace(state, old)
+        os.replace(fresh, state)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _run_provisioner(root: Path, participants: Sequence[dict[str, Any]]) -> Path:

@@ -11,9 +11,14 @@ FILE = "fedproc.log"
 LARGEST = 8 << 20  # then the file is put aside, and the one put aside before is dropped
 
 
+def printable(text: str) -> str:
+    """One line that does nothing to a terminal, whoever sent it."""
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
+
+
 def say(kit: Path, text: str) -> None:
     """Append one line; lines of several processes do not mix."""
-    line = f"{datetime.now():%Y-%m-%d %H:%M:%S} {' '.join(text.split())}\n".encode()
+    line = f"{datetime.now():%Y-%m-%d %H:%M:%S} {printable(text)}\n".encode()
     handle = os.open(kit / FILE, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(handle, line)

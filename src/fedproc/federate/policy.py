@@ -16,7 +16,8 @@ TEXT = """\
 
 # methods = ["fedproc", "fedavg"]  # these alone; left out: all methods of fedproc, and plugins that you installed
 max_rounds = 1000                  # of a run
-smallest_class = 5                 # of a class with fewer training images no prototype and no count is sent
+max_epochs = 100                   # of a round
+smallest_class = 5                 # of a class with fewer training images no prototype is sent
 # networks = ["my_module:Encoder"] # modules of your own that may be imported here; left out: none
 diagnostics = true                 # class means that only serve the nearest-prototype accuracy may be sent
 """
@@ -29,16 +30,19 @@ class Policy(BaseModel):
 
     methods: list[str] | None = None
     max_rounds: int = Field(default=1000, ge=1)
+    max_epochs: int = Field(default=100, ge=1)
     smallest_class: int = Field(default=5, ge=1)
     diagnostics: bool = True
     networks: list[str] = Field(default_factory=list)
 
     def objection(self, experiment: Experiment) -> str | None:
         """Why this site takes no part in an experiment, if it does not."""
-        if self.methods is not None and experiment.method not in self.methods:
+        if self.methods is not None and experiment.method not in (*self.methods, "solo"):  # which is each one alone
             return f"its policy allows {', '.join(self.methods) or 'no method'}, not {experiment.method}"
         if ":" in experiment.network and experiment.network not in self.networks:
             return f"its policy names no network {experiment.network}, and only fedproc's own go without saying"
+        if experiment.epochs > self.max_epochs:
+            return f"its policy allows {self.max_epochs} epochs a round, not {experiment.epochs}"
         if experiment.rounds > self.max_rounds:
             return f"its policy allows {self.max_rounds} rounds, not {experiment.rounds}"
         if experiment.smallest_class < self.smallest_class:

@@ -17,7 +17,7 @@ from fedproc.assembly import Subject, assemble
 from fedproc.data import folder as folders
 from fedproc.data.augment import Normalisation
 from fedproc.data.pixels import PixelSums
-from fedproc.errors import InputError, RunError
+from fedproc.errors import RunError
 from fedproc.experiment import Experiment
 from fedproc.federate.joining import Joined, Seen
 from fedproc.files import write_json
@@ -188,8 +188,6 @@ class ServerRun(Keeper):
         sizes = [self.agreement.samples.get(site, 0) for site in self.agreement.sites]
         state, holdings = self._now
         for place, known in enumerate(state.sizes):
-            if known and sizes[place] != known:
-                site = self.agreement.sites[place]
-                raise InputError(f"site {site} has {sizes[place]} training images, had {known} when the run began")
+            sizes[place] = known or sizes[place]
         accepted = (*state.accepted, *(-1,) * (len(sizes) - len(state.accepted)))
         self._now = (replace(state, sizes=tuple(sizes), accepted=accepted), holdings)

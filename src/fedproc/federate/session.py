@@ -17,6 +17,7 @@ from fedproc.federate.kits import Kit
 from fedproc.federate.names import ADMIN, RESULT, TOPIC
 
 Record = dict[str, Any]
+LAST = "result.json"
 OVER = ("FINISHED", "ABORTED", "FAILED", "ABANDONED")
 
 
@@ -54,8 +55,7 @@ class Session:
 
     def _do(self, name: str, *words: Any) -> Any:
         try:
-            with contextlib.redirect_stdout(io.StringIO()):
-                return getattr(self._session, name)(*words)
+            return getattr(self._session, name)(*words)
         except Exception as error:
             if type(error).__name__ == "AuthorizationError":
                 raise Forbidden(f"the server does not allow that: {error}") from error
@@ -98,9 +98,6 @@ class Session:
     def disable(self, site: str) -> None:
         self._do("disable_client", site)
 
-    def enable(self, site: str) -> None:
-        self._do("enable_client", site)
-
     def fetch(self, job: str, target: Path) -> Record | None:
         """Bring the run's folder as a segment left it into `target`; returns the segment's last status."""
         with tempfile.TemporaryDirectory(prefix="fedproc-fetch-") as place:
@@ -114,5 +111,8 @@ class Session:
                 return None
             status = sources[0] / "status.json"
             said = json.loads(status.read_text(encoding="utf-8")) if status.exists() else None
-            shutil.copytree(sources[0], target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("status.json"))
+            shutil.copytree(sources[0], target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("status.json", LAST))
+            over = said is not None and said.get("outcome") not in ("ended", "stopped")
+            for result in sources[0].rglob(LAST) if over else ():  # what says that all is here comes last
+                shutil.copyfile(result, target / result.relative_to(sources[0]))
             return said

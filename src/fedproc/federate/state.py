@@ -17,7 +17,7 @@ from fedproc.files import naming, sweep, write_file
 from fedproc.protocol.payload import Tensors
 from fedproc.site import OwnState
 
-KEPT = 3  # rounds back that a server may return to
+KEPT = 3  # trainings back that a server may return to
 
 
 class DiskState(OwnState):
@@ -56,10 +56,11 @@ class DiskState(OwnState):
         return self._folder / f"round-{round_number:06d}.state"
 
     def _clean(self, round_number: int) -> None:
-        for path in self._folder.glob("round-*.state"):
-            number = int(path.stem.removeprefix("round-"))
-            if number > round_number or number <= round_number - KEPT:
-                path.unlink(missing_ok=True)
+        """Keep the latest few and, whatever its age, the one that counts."""
+        numbers = [int(path.stem.removeprefix("round-")) for path in self._folder.glob("round-*.state")]
+        kept = {*sorted(number for number in numbers if number <= round_number)[-KEPT:], self._round}
+        for number in set(numbers) - kept:
+            self._file(number).unlink(missing_ok=True)
 
 
 def expect_same_data(folder: Path, fingerprint: str) -> str | None:

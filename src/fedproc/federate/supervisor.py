@@ -30,6 +30,8 @@ ROLL_CALL = 2.0  # seconds between two looks at who is connected
 PATIENCE = 3  # segments in a row that may fail without a round done
 MOST_LOSSES = 100  # times that the line to the server may break in a run
 OUTAGE = 600.0  # seconds that a server may be away
+TRIES = 5  # questions to a segment that is listed, before it is taken for dead
+BEGINNING = 180.0  # seconds that a segment may take to begin
 LINGER = 30.0  # seconds that a segment may take to end
 
 
@@ -62,7 +64,7 @@ class Supervisor:
     check: Callable[[], None]
     wait: float = 60.0
     _absences: dict[str, Absence] = field(default_factory=dict)
-    _job: str = ""
+    _past: set[str] = field(default_factory=set)  # segments that are over, though they may still be listed
 
     def run(self) -> Record:
         """To the end; returns the result."""
@@ -76,8 +78,12 @@ class Supervisor:
                 try:
                     job = self._running(session, run) or self._submit(session, run)
                     status = self._watch(session, job)
+                    self._past.add(job)
                     if status.get("outcome") != "ended":  # the next segment need not wait for the end of this one
-                        status = self._collect(session, job) or status
+                        collected = self._collect(session, job)
+                        if collected is None and status.get("result") is not None:
+                            raise RunError("the run is over, but was not brought here; run the same command again")
+                        status = collected or status
                 except Lost as error:
                     losses += 1
                     if losses > MOST_LOSSES:
@@ -94,7 +100,8 @@ class Supervisor:
             rounds = int(status.get("round", 0))
             failures = 0 if rounds > done else failures + (status.get("outcome") != "ended")
             done = max(done, rounds)
-            hopeless = status.get("outcome") == "too few sites" and status.get("declined")
+            possible = set(status.get("sites", ())) - set(status.get("declined", ()))
+            hopeless = status.get("outcome") == "too few sites" and len(possible) < self.options.min_sites
             if failures >= PATIENCE or hopeless:
                 raise RunError(_stopped(status, max(done, 0)))
             if status.get("outcome") != "ended":
@@ -120,7 +127,8 @@ class Supervisor:
         if self.out.exists() and (not self.out.is_dir() or any(self.out.iterdir())):
             raise InputError(f"--out {self.out}: already there; expected a new folder, or one that `start` has begun")
         self.out.mkdir(parents=True, exist_ok=True)
-        stem = "".join(letter if letter.isalnum() else "-" for letter in self.out.name.lower()).strip("-")[:40]
+        plain = (letter if letter.isascii() and letter.isalnum() else "-" for letter in self.out.name.lower())
+        stem = "".join(plain).strip("-")[:40]
         run = f"{stem or 'run'}-{secrets.token_hex(4)}"
         write_json(path, {"run": run, "server": f"{self.kit.host}:{self.kit.port}", "experiment": config})
         return run
@@ -144,14 +152,22 @@ class Supervisor:
         """The segment that is under way, if one is; one that only seems to be is cleared away."""
         for job in reversed(session.jobs(run)):
             name, status = str(job["job_id"]), str(job.get("status", ""))
-            if status.startswith(OVER):
+            if status.startswith(OVER) or name in self._past:
                 continue
-            if status.startswith(("RUNNING", "DISPATCHED", "SUBMITTED", "APPROVED")):
-                if session.ask(name) is not None:
-                    self.display.say(f"attached to {run}, which is under way")
-                    return name
-                session.abort(name)
+            if self._answers(session, name):
+                self.display.say(f"attached to {run}, which is under way")
+                return name
+            session.abort(name)  # listed, but nobody answers: a server was killed
         return None
+
+    @staticmethod
+    def _answers(session: Session, job: str) -> bool:
+        """Whether a segment says anything, asked patiently: a busy one may be slow."""
+        for _ in range(TRIES):
+            if session.ask(job) is not None:
+                return True
+            time.sleep(1.0)
+        return False
 
     def _submit(self, session: Session, run: str) -> str:
         known = members(self.kit.path)
@@ -211,7 +227,7 @@ class Supervisor:
                     state = session.status(job)  # Lost ends this segment's watch
                     if state.startswith(OVER):
                         return status
-                    if silent * POLL > LINGER and status:
+                    if silent * POLL > (LINGER if status else BEGINNING):
                         session.abort(job)
                         return status
             if time.monotonic() > roll_call and status and not ending:
@@ -226,7 +242,8 @@ class Supervisor:
         """Sites that are away from the segment and can be reached again. One that was away often waits longer."""
         found = []
         known = set(members(self.kit.path))
-        for site, one in status.get("sites", {}).items():
+        added = {site: {"state": "away"} for site in known if site in connected and site not in status.get("sites", {})}
+        for site, one in {**status.get("sites", {}), **added}.items():
             if one["state"] != "away" or site not in known:
                 continue
             absence = self._absences.setdefault(site, Absence())

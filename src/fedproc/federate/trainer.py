@@ -39,12 +39,14 @@ from fedproc.federate.policy import Policy, read_policy
 from fedproc.federate.state import DiskState, expect_same_data
 from fedproc.lanes import Bank, ClientData, Executor, choose, resolve_precision, using_precision
 from fedproc.lanes.evaluate import HeldOut
+from fedproc.methods.checked_server import CheckedServer
 from fedproc.methods.plugin import all_methods, plugin_hash
 from fedproc.networks import encoder_file
 from fedproc.protocol import codec
 from fedproc.protocol.codec import Message
 from fedproc.protocol.guard import Refused
 from fedproc.protocol.payload import Payload
+from fedproc.protocol.rounds import MEANS
 from fedproc.protocol.task import Kind, Reply, Task
 from fedproc.protocol.weights import Weights
 from fedproc.site import Site
@@ -58,9 +60,25 @@ class OneRun:
     """A run that this site has agreed to take part in."""
 
     experiment: Experiment
+    server: CheckedServer  # what the method asks of clients, known here as well
     site: Site
     states: DiskState
     executor: Executor
+
+    def needs_means(self, task: Task) -> bool:
+        """Whether the method itself wants class means with this task, and not only its accuracy's measurement."""
+        return task.kind is Kind.CLASS_MEANS or self.server.class_means(task.round) is not None
+
+    def expect_due(self, task: Task) -> None:
+        """Refuse what the run does not need, whatever a server asks for."""
+        rounds, epochs = self.server.rounds, self.experiment.epochs
+        if not 0 <= task.round <= rounds:
+            raise Refused(f"asked about round {task.round + 1} of {rounds}")
+        if task.kind is Kind.TRAIN and task.epochs > epochs * 4:
+            raise Refused(f"asked for {task.epochs} epochs in a round of {epochs}")
+        asks = (*self.server.opening(), *self.server.passes(min(task.round, rounds - 1)), *self.server.closing())
+        if task.kind is Kind.CLASS_MEANS and not asks:
+            raise Refused(f"asked for class means, which {self.experiment.method} does not need")
 
 
 class Trainer:
@@ -141,6 +159,9 @@ class Trainer:
 
     def _experiment(self, config: dict[str, object]) -> Experiment:
         """The run's experiment with what is this site's own: where plugins lie, and its device."""
+        strange = sorted(set(config) - set(Experiment.model_fields) - set(all_methods(self._plugins)))
+        if config.get("method") in all_methods(self._plugins) and strange:
+            raise Refused(f"it does not know what {strange[0][:50]} of the experiment means")
         if config.get("method") not in all_methods(self._plugins):
             raise Refused(f"it has no method {config.get('method')}: its plugin is not installed there")
         own = {"plugin": self._plugins, "device": str(self._device), "encoder_weights": None, "partition_file": None}
@@ -196,7 +217,7 @@ class Trainer:
         images = self._read(experiment, asked.classes, asked.side, asked.channels)
         folder = self._kit / "state" / asked.run
         if (reason := expect_same_data(folder, images.fingerprint)) is not None:
-            say(self._kit, f"remove {folder} to go on with the new images, or put the old ones back")
+            say(self._kit, f"put the old images back, or wait for the next run; {folder} tells them apart")
             raise Refused(f"{reason}; its log says what to do")
         normalisation = Normalisation(tuple(asked.mean), tuple(asked.std))
         subject = Subject(tuple(asked.classes), asked.channels, asked.side, normalisation)
@@ -216,9 +237,11 @@ class Trainer:
         )  # fmt: skip
         kind = "streamed" if self._on_gpu(setting.spec.foreign) else "serial"
         executor = choose(kind, 1, self._threads, [setting], 1)
+        if asked.run in self._runs:
+            self._runs.pop(asked.run).executor.close()
         while len(self._runs) >= MOST_RUNS:
             self._runs.pop(next(iter(self._runs))).executor.close()
-        self._runs[asked.run] = OneRun(experiment, site, states, executor)
+        self._runs[asked.run] = OneRun(experiment, assembly.server, site, states, executor)
         said = Ready(samples=len(data))
         return self._sent(asked.run, "ready", None, said.model_dump(exclude={"what"}), tell(said))
 
@@ -241,15 +264,14 @@ class Trainer:
             raise Refused(f"it has not agreed to take part in {task.run}")
         if (objection := policy.objection(run.experiment)) is not None:
             raise Refused(objection)
-        if task.kind is Kind.TRAIN and task.epochs > run.experiment.epochs * 4:
-            raise Refused(f"asked for {task.epochs} epochs in a round of {run.experiment.epochs}")
+        run.expect_due(task)
         run.states.settle(task.last_accepted)
         self._expect_state(run, task)
         began = time.monotonic()
         with using_precision(resolve_precision(run.experiment.precision, self._device, run.executor.name)):
             reply = run.site.do(task, run.executor)
-        if reply.payload is not None and not policy.diagnostics:
-            kept = {name: t for name, t in reply.payload.tensors.items() if name not in task.expects.observe}
+        if reply.payload is not None and not policy.diagnostics and not run.needs_means(task):
+            kept = {name: t for name, t in reply.payload.tensors.items() if name not in MEANS}
             reply = Reply(Payload(kept, reply.payload.counts), reply.refused, reply.seconds)
         message = codec.encode_reply(reply)
         said = audit.contents(reply.payload) if reply.payload is not None else {"reason": reply.refused or ""}
@@ -260,7 +282,7 @@ class Trainer:
 
     def _expect_state(self, run: OneRun, task: Task) -> None:
         """A state that the server counts on must be there: without it a method would go on wrongly, and silently."""
-        if task.kind is not Kind.TRAIN or task.last_accepted < 0 or run.states.latest(task.client) is not None:
+        if task.kind is Kind.CLASS_MEANS or task.last_accepted < 0 or run.states.latest(task.client) is not None:
             return
         sent = Weights.of(task.payload.tensors)
         first = run.site.setting.method.first_state(

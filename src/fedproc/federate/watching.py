@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedproc.errors import Diverged, Failed, InputError
+from fedproc.federate.log import printable
 from fedproc.federate.session import Session
 from fedproc.runs.lines import read_lines
 from fedproc.runs.schema import SitesLine
@@ -57,7 +58,7 @@ class Watching:
             self._page.stop()
 
     def say(self, text: str) -> None:
-        self._console.print(f"{datetime.now():%H:%M:%S} {text}", highlight=False, soft_wrap=True)
+        self._console.print(f"{datetime.now():%H:%M:%S} {printable(text)}", highlight=False, soft_wrap=True)
         self._console.file.flush()
 
     def show(self, status: Record) -> None:
@@ -93,8 +94,11 @@ def pictured(status: Record) -> Group:
     for site, one in status.get("sites", {}).items():
         accuracy = "" if one.get("accuracy") is None else f"{100 * one['accuracy']:.1f} %"
         state = f"{one['state']}: {one['reason']}" if one["state"] in ("away", "refused") else one["state"]
-        table.add_row(site, f"{one['samples'] or ''}", state, f"{one['answered'] or ''}", accuracy)
-    refused = [Text(f"round {r['round']}, {r['site']}: {r['reason']}") for r in status.get("refusals", [])[-REASONS:]]
+        table.add_row(site, f"{one['samples'] or ''}", printable(state), f"{one['answered'] or ''}", accuracy)
+    refused = [
+        Text(printable(f"round {r['round']}, {r['site']}: {r['reason']}"))
+        for r in status.get("refusals", [])[-REASONS:]
+    ]
     return Group(table, *refused)
 
 

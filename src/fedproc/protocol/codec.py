@@ -105,12 +105,12 @@ def encode_reply(reply: Reply) -> Message:
 
 def decode_reply(message: Message) -> Reply:
     about = read_head("reply", message.head)
-    try:
-        tensors = _tensors(message.body) if about["answered"] else {}
-        payload = Payload(tensors, about["counts"]) if about["answered"] else None
-        return Reply(payload, about["refused"], about["seconds"])
-    except KeyError as error:
-        raise Refused(f"not a reply: {error} is missing") from error
+    answered, counts, refused, seconds = (about.get(name) for name in ("answered", "counts", "refused", "seconds"))
+    if not isinstance(answered, bool) or not isinstance(refused, str | None):
+        raise Refused("not a reply: expected whether it was answered, and why not")
+    if not isinstance(counts, dict) or not isinstance(seconds, dict):
+        raise Refused("not a reply: expected counts and seconds by name")
+    return Reply(Payload(_tensors(message.body), counts) if answered else None, refused, seconds)
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedproc.protocol.guard import Expected
+from fedproc.protocol.guard import Expected, Refused
 from fedproc.protocol.payload import Payload
 
 
@@ -36,6 +36,15 @@ def expected_of_client(classes: int) -> Expected:
     whole = expected(classes, 1)
     names = ("confusion", "prototype_correct", "loss")
     return Expected({name: whole.tensors[name] for name in names}, whole.counts)
+
+
+def expect_consistent(payload: Payload) -> None:
+    """Refuse counts that contradict each other."""
+    samples, seen = payload.counts["samples"], int(payload.tensors["confusion"].sum())
+    if seen != samples:
+        raise Refused(f"confusion holds {seen} images, samples says {samples}")
+    if int(payload.tensors["prototype_correct"]) > samples:
+        raise Refused(f"prototype_correct is {int(payload.tensors['prototype_correct'])} of {samples} images")
 
 
 def pooled(payloads: Sequence[Payload]) -> Payload:

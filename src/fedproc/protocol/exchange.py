@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 from fedproc.protocol.guard import Refused, admit
@@ -10,6 +9,8 @@ from fedproc.protocol.payload import Payload
 from fedproc.protocol.task import Kind, Reply, Task
 
 Consume = Callable[[Task, Payload], None]
+LONGEST = 1e9  # seconds that anything can have taken
+LONGEST_REASON = 500  # letters
 
 
 def _sane(seconds: object) -> dict[str, float]:
@@ -17,7 +18,7 @@ def _sane(seconds: object) -> dict[str, float]:
     if not isinstance(seconds, Mapping):
         return {}
     numbers = {name: spent for name, spent in seconds.items() if isinstance(spent, (int, float))}
-    return {str(name): float(spent) for name, spent in numbers.items() if math.isfinite(spent) and spent >= 0}
+    return {str(name): float(spent) for name, spent in numbers.items() if 0 <= spent < LONGEST}
 
 
 class Exchange:
@@ -27,8 +28,9 @@ class Exchange:
     needs no list, and sums do not depend on who was first.
     """
 
-    def __init__(self, tasks: Sequence[Task], consume: Consume | None = None) -> None:
+    def __init__(self, tasks: Sequence[Task], consume: Consume | None = None, check: Consume | None = None) -> None:
         self.tasks = list(tasks)
+        self._check = check  # raises Refused where an answer contradicts itself
         self.refused: dict[int, str] = {}  # by place among the tasks
         self.accepted: list[int] = []
         self.bytes_up = 0  # of all payloads that came in, refused ones too, what only observes aside
@@ -53,9 +55,12 @@ class Exchange:
             if reply.payload is None:
                 raise Refused(reply.refused or "no answer")
             self.bytes_up += reply.payload.bytes_without(task.expects.observe)
-            payload = admit(reply.payload, task.expects)
+            admitted = admit(reply.payload, task.expects)
+            if self._check is not None:
+                self._check(task, admitted)
+            payload = admitted
         except Refused as reason:
-            self.refused[place] = str(reason)
+            self.refused[place] = str(reason)[:LONGEST_REASON]
         self._waiting[place] = payload
         while self._next in self._waiting:
             ready = self._waiting.pop(self._next)

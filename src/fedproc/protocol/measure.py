@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedproc.errors import Diverged
 from fedproc.protocol import evaluation
-from fedproc.protocol.exchange import Exchange
+from fedproc.protocol.exchange import Consume, Exchange
 from fedproc.protocol.payload import Payload
 from fedproc.protocol.plan import Plan
 from fedproc.protocol.task import SERVER, Kind, Task
@@ -60,7 +60,8 @@ def measure_at_clients(plan: Plan, candidates: Sequence[Candidate], tasks: Seque
     expects = evaluation.expected_of_client(plan.method.classes)
     asked = [replace(task, expects=expects) for each in tasks for task in each]
     answers: list[tuple[Task, Payload]] = []
-    exchange = Exchange(asked, lambda task, payload: answers.append((task, payload)))
+    keep: Consume = lambda task, payload: answers.append((task, payload))  # noqa: E731
+    exchange = Exchange(asked, keep, lambda task, payload: evaluation.expect_consistent(payload))
     yield exchange
     of_each: list[list[tuple[Task, Payload]]] = [[] for _ in tasks]
     for place, answer in zip(exchange.accepted, answers, strict=True):
