@@ -126,7 +126,7 @@ def _init(parsed: argparse.Namespace, console: Console) -> int:
     console.print(
         f"Send each site its folder by a safe way. Keep {parsed.out / 'authority'} to yourself: whoever has it can add "
         f"sites.\nOn {parsed.server}: fedproc federate server {parsed.out / 'server'}   (port {parsed.port} open)\n"
-        f"At each site: fedproc federate site {made[2].name} --data IMAGES",
+        f"At each site, with its own kit: fedproc federate site {made[2]} --data IMAGES",
         highlight=False,
     )
     return 0
