@@ -34,9 +34,10 @@ from fedproc.experiment import Experiment
 from fedproc.federate import kits
 from fedproc.federate.driver import Options
 from fedproc.federate.joining import Joined, Ready, Seen, kind_of, tell
+from fedproc.federate.lifeline import end_with_standard_input
 from fedproc.federate.session import Session
 from fedproc.federate.supervisor import Supervisor
-from fedproc.federate.trainer import leave_with_parent, serve
+from fedproc.federate.trainer import serve
 from fedproc.protocol import codec
 from fedproc.protocol.codec import Message
 from fedproc.protocol.payload import Payload
@@ -203,7 +204,7 @@ def main() -> None:
     parser.add_argument("--echo", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.echo:
-        leave_with_parent()
+        end_with_standard_input()
         serve(echo, given.echo)
         return
     found = []

@@ -15,8 +15,9 @@ from test_driver import WRONG
 from fedproc.federate import foreground
 from fedproc.federate.joining import kind_of
 from fedproc.federate.kits import open_kit
+from fedproc.federate.lifeline import end_with_standard_input
 from fedproc.federate.names import SOCKET
-from fedproc.federate.trainer import Trainer, leave_with_parent, serve
+from fedproc.federate.trainer import Trainer, serve
 from fedproc.protocol import codec
 from fedproc.protocol.codec import Message
 from fedproc.protocol.task import Kind
@@ -33,7 +34,7 @@ def train(kit: Path, data: Path, address: str) -> None:
                 return list(WRONG.values())[task.round % len(WRONG)][0](replied)
         return replied
 
-    leave_with_parent()
+    end_with_standard_input()
     serve(answer, address)
 
 

@@ -21,6 +21,7 @@ from nvflare.apis.signal import Signal
 from fedproc.errors import InputError, RunError
 from fedproc.experiment import Experiment
 from fedproc.federate.driver import ALONE, Driver, Options
+from fedproc.federate.lifeline import end_with_parent
 from fedproc.federate.log import say
 from fedproc.federate.names import BODY, HEAD, RESULT, TASK, TOPIC
 from fedproc.federate.presence import connected_since
@@ -55,7 +56,7 @@ class RoundsController(Controller):  # type: ignore[misc]
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         workspace = fl_ctx.get_engine().get_workspace()
         kit = Path(workspace.get_root_dir())
-        _leave_with_parent()
+        end_with_parent()
         home = kit / RUNS
         try:
             experiment = Experiment(**{**self._config, "plugin": _plugins()})
@@ -191,14 +192,3 @@ def _message(result: object) -> Message | str:
 def _plugins() -> list[Path]:
     """The plugins that the server's person installed."""
     return [Path(word) for word in os.environ.get("FEDPROC_PLUGINS", "").split(os.pathsep) if word]
-
-
-def _leave_with_parent() -> None:
-    parent = os.getppid()
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 from multiprocessing.connection import Client, Connection
 
@@ -17,6 +16,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
+from fedproc.federate.lifeline import end_with_parent
 from fedproc.federate.names import BODY, HEAD, SOCKET, TASK
 
 LARGEST_MESSAGE = 4 << 30
@@ -32,7 +32,7 @@ class TaskForwarder(Executor):  # type: ignore[misc]
         super().__init__()
         self._connection: Connection | None = None
         self._agreements: dict[tuple[str, str], bytes] = {}  # what a trainer that is started again must hear first
-        threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
+        end_with_parent()
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         if task_name != TASK:
@@ -96,10 +96,3 @@ def _array(content: bytes) -> np.ndarray:
 
 def _failure(reason: str) -> bytes:
     return json.dumps({"what": "declined", "reason": reason[:2000]}).encode()
-
-
-def _leave_with(parent: int) -> None:
-    """End this process when the one that started it is gone, so that nothing stays behind after a kill."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)

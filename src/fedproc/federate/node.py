@@ -7,11 +7,10 @@ import contextlib
 import logging
 import os
 import re
-import signal
 import sys
-import threading
 from pathlib import Path
 
+from fedproc.federate.lifeline import end_with_standard_input
 from fedproc.federate.log import say
 from fedproc.federate.names import ORGANISATION
 from fedproc.federate.presence import note_connected
@@ -45,25 +44,13 @@ class Readable(logging.Handler):
                     return
 
 
-def leave_with_parent() -> None:
-    """End, with all processes started from here, when whoever started this one is gone."""
-
-    def watch() -> None:
-        with contextlib.suppress(OSError):
-            while sys.stdin.buffer.read(1024):
-                pass
-        os.killpg(os.getpgid(0), signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("role", choices=["server", "site"])
     parser.add_argument("kit", type=Path)
     parser.add_argument("--name", default="")
     given = parser.parse_args()
-    leave_with_parent()
+    end_with_standard_input(whole_group=True)
     os.environ.setdefault("NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT", "8")
     root = logging.getLogger()
     from nvflare.fuel.f3.mpm import MainProcessMonitor

@@ -34,6 +34,7 @@ from fedproc.errors import InputError, RunError
 from fedproc.experiment import Experiment
 from fedproc.federate import audit
 from fedproc.federate.joining import Agreed, Declined, Invitation, Joined, Look, Ready, Seen, heard, kind_of, tell
+from fedproc.federate.lifeline import end_with_standard_input
 from fedproc.federate.log import say
 from fedproc.federate.policy import Policy, read_policy
 from fedproc.federate.state import DiskState, expect_same_data
@@ -333,18 +334,6 @@ def _converse(caller: Connection, answer: Callable[[Message], Message], one_at_a
             caller.send_bytes(replied.body)
 
 
-def leave_with_parent() -> None:
-    """End when whoever started this process is gone: its end of our standard input is closed then."""
-
-    def watch() -> None:
-        with contextlib.suppress(OSError):
-            while sys.stdin.buffer.read(1024):
-                pass
-        os._exit(0)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--kit", type=Path, required=True)
@@ -355,7 +344,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--plugin", type=Path, action="append", default=[])
     parser.add_argument("--threads", type=int)
     given = parser.parse_args(words)
-    leave_with_parent()
+    end_with_standard_input()
     trainer = Trainer(given.kit, given.name, given.data, given.device, given.plugin, given.threads)
     serve(trainer.answer, given.socket)
     return 0
