@@ -13,7 +13,7 @@ LOOK = 0.5  # seconds between two looks
 
 
 def end_with_standard_input(whole_group: bool = False) -> None:
-    """End this process, or all of its group, when its standard input is closed at the other end: its starter is gone."""
+    """End this process, or all of its group, when its standard input is closed: whoever started it is gone."""
 
     def watch() -> None:
         with contextlib.suppress(OSError):
