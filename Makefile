@@ -17,7 +17,7 @@ test: $(READY)
 	$(BIN)/pytest -m "not slow" -n auto --dist loadfile
 
 slow: $(READY)
-	$(BIN)/pytest -m slow -n auto --dist loadfile
+	$(BIN)/pytest -m slow -n auto --dist loadgroup
 
 paper: $(READY)
 	$(BIN)/fedproc paper all --scale small --out runs/paper

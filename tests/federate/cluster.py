@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
+import pytest
 from places import write_site
 
 from fedproc.federate.kits import open_kit
 from fedproc.federate.session import Session
 
+psutil = pytest.importorskip("psutil")
+pytest.importorskip("nvflare")
 COMMAND = [sys.executable, "-m", "fedproc"]
 
 

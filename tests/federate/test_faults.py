@@ -21,7 +21,7 @@ from test_driver import WRONG
 from fedproc.federate.jobs import write_job
 from fedproc.simulation.drive import run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("faults")]
 LONGER = {"rounds": 30, "epochs": 12, "method": "scaffold", "no_alone": True}
 LONG = {"rounds": 8, "epochs": 12, "method": "scaffold", "no_alone": True}
 

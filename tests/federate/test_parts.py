@@ -20,6 +20,8 @@ from fedproc.federate.state import DiskState
 from fedproc.federate.watching import Page, Watching, gains
 from fedproc.protocol.guard import Refused
 
+pytest.importorskip("nvflare")
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:

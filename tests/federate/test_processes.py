@@ -6,10 +6,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
-from cluster import Cluster, cluster, fedproc
+from cluster import Cluster, cluster, fedproc, psutil
 from places import CLASSES, simulated, write_all
 from safetensors.torch import load_file
 
