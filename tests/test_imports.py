@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import fedproc
 
 SOURCE = Path(fedproc.__file__).parent
@@ -31,6 +33,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_every_module_can_be_imported_first() -> None:
     assert "fedproc.methods" in MODULES
     first = "import torch, numpy, pydantic, matplotlib, nvflare.apis.impl.controller\n"

@@ -55,6 +55,7 @@ def test_status_shows_who_is_there(two: Cluster) -> None:
     assert found.returncode == 0 and found.stdout.count(" connected") == 2
 
 
+@pytest.mark.slow
 def test_nothing_stays_behind(tmp_path: Path) -> None:
     with cluster(tmp_path, ("a",)) as made:
         mine = [p.pid for running in (made.server, made.sites["a"]) for p in running.family()]

@@ -170,6 +170,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_narrow_resnets_with_channels_last_and_odd_batches_do_not_overrun_memory() -> None:
     """As torch's own convolutions did, in a process of its own since that ends it."""
     for _ in range(2):
