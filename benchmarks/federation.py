@@ -143,7 +143,7 @@ def _measured(home: Path, names: list[str], network: str, rounds: int) -> dict[s
     size = (home / "out/model.safetensors").stat().st_size
     return {
         "sites": len(names), "network": network, "model_mb": round(size / 1e6, 2), "rounds": rounds,
-        "seconds_a_round": round(statistics.median(walls), 3), "least": round(min(walls), 3),
+        "seconds_per_round": round(statistics.median(walls), 3), "least": round(min(walls), 3),
         "most": round(max(walls), 3), "exchanges": round(statistics.median(exchanges), 3),
         "whole_command": round(total, 1), "fixed": round(total - sum(walls), 1),
         "memory_mb": {name: round(peak / 1e6) for name, peak in peaks.items()},

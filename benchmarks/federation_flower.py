@@ -174,7 +174,7 @@ def measure(given: argparse.Namespace, sites: int, parameters: int) -> dict[str,
     train = [one["trained"] - one["began"] for one in times[1:]]
     return {
         "sites": sites, "network": given.network, "model_mb": round(parameters * 4 / 1e6, 2), "rounds": given.rounds,
-        "seconds_a_round": round(statistics.median(walls), 3), "least": round(min(walls), 3),
+        "seconds_per_round": round(statistics.median(walls), 3), "least": round(min(walls), 3),
         "most": round(max(walls), 3), "training": round(statistics.median(train), 3),
         "whole_command": round(total, 1), "fixed": round(total - sum(walls), 1),
         "memory_mb": {name: round(peak / 1e6) for name, peak in deployment.peaks.items()},

@@ -23,7 +23,7 @@ from fedproc.experiment import Experiment
 from fedproc.federate.driver import ALONE, Driver, Options
 from fedproc.federate.lifeline import end_with_parent
 from fedproc.federate.log import say
-from fedproc.federate.names import BODY, HEAD, RESULT, TASK, TOPIC
+from fedproc.federate.names import BODY, HEAD, LARGEST_MESSAGE, RESULT, TASK, TOPIC
 from fedproc.federate.presence import connected_since
 from fedproc.federate.server_run import AGREED
 from fedproc.files import write_json
@@ -32,7 +32,7 @@ from fedproc.protocol.codec import Message
 CHECK = 0.05  # seconds between two looks at what has come in
 RUNS = "runs"  # in the server's kit: the runs' folders, with their checkpoints
 
-LARGEST_ANSWER, LARGEST_HEAD = 4 << 30, 16 << 20
+LARGEST_HEAD = 16 << 20  # bytes
 
 
 class RoundsController(Controller):  # type: ignore[misc]
@@ -184,8 +184,8 @@ def _message(result: object) -> Message | str:
         return "its process answered something else than a message"
     if len(head) > LARGEST_HEAD:
         return f"an answer with a head of {len(head):,} bytes, expected at most {LARGEST_HEAD:,}"
-    if len(head) + body.nbytes > LARGEST_ANSWER:
-        return f"an answer of {len(head) + body.nbytes:,} bytes, expected at most {LARGEST_ANSWER:,}"
+    if len(head) + body.nbytes > LARGEST_MESSAGE:
+        return f"an answer of {len(head) + body.nbytes:,} bytes, expected at most {LARGEST_MESSAGE:,}"
     return Message(head, body.tobytes())
 
 

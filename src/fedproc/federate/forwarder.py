@@ -17,9 +17,8 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from fedproc.federate.lifeline import end_with_parent
-from fedproc.federate.names import BODY, HEAD, SOCKET, TASK
+from fedproc.federate.names import BODY, HEAD, LARGEST_MESSAGE, SOCKET, TASK
 
-LARGEST_MESSAGE = 4 << 30
 PATIENCE = 60.0  # seconds until a trainer that is not there is given up
 BEFORE_TASKS = ("invitation", "look", "agreed")
 TRIES = 3  # how often a trainer may die of the same task

@@ -15,6 +15,7 @@ FORWARDER = "fedproc.federate.forwarder.TaskForwarder"
 
 TASK = "fedproc"  # the one kind of task that NVFlare sees
 HEAD, BODY = "head", "body"  # of a message: JSON, and tensors as safetensors
+LARGEST_MESSAGE = 4 << 30  # bytes
 TOPIC = "fedproc"  # of what is asked of a running job
 
 RESULT = "fedproc"  # in what can be downloaded of a job: the run's folder without checkpoints

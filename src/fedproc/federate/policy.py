@@ -42,7 +42,7 @@ class Policy(BaseModel):
         if ":" in experiment.network and experiment.network not in self.networks:
             return f"its policy names no network {experiment.network}, and only fedproc's own go without saying"
         if experiment.epochs > self.max_epochs:
-            return f"its policy allows {self.max_epochs} epochs a round, not {experiment.epochs}"
+            return f"its policy allows {self.max_epochs} epochs per round, not {experiment.epochs}"
         if experiment.rounds > self.max_rounds:
             return f"its policy allows {self.max_rounds} rounds, not {experiment.rounds}"
         if experiment.smallest_class < self.smallest_class:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from pathlib import Path
 
 import torch
@@ -73,8 +72,3 @@ def expect_same_data(folder: Path, fingerprint: str) -> str | None:
         folder.mkdir(parents=True, exist_ok=True)
     write_file(path, lambda temporary: temporary.write_text(json.dumps({"fingerprint": fingerprint}), encoding="utf-8"))
     return None
-
-
-def forget(folder: Path) -> None:
-    """Drop what was kept for a run."""
-    shutil.rmtree(folder, ignore_errors=True)

@@ -36,6 +36,7 @@ from fedproc.federate import audit
 from fedproc.federate.joining import Agreed, Declined, Invitation, Joined, Look, Ready, Seen, heard, kind_of, tell
 from fedproc.federate.lifeline import end_with_standard_input
 from fedproc.federate.log import say
+from fedproc.federate.names import LARGEST_MESSAGE
 from fedproc.federate.policy import Policy, read_policy
 from fedproc.federate.state import DiskState, expect_same_data
 from fedproc.lanes import Bank, ClientData, Executor, choose, resolve_precision, using_precision
@@ -52,7 +53,6 @@ from fedproc.protocol.task import Kind, Reply, Task
 from fedproc.protocol.weights import Weights
 from fedproc.site import Site
 
-LARGEST_MESSAGE = 4 << 30
 MOST_RUNS = 4  # that are held at once
 
 
