@@ -21,7 +21,7 @@ from fedproc.methods.merges import MERGES
 from fedproc.methods.method import ClientProblem, Method, ServerProblem, TensorInfo
 from fedproc.methods.server_steps import SERVER_STEPS
 from fedproc.methods.small_classes import SmallClasses
-from fedproc.networks import EMBEDDING, Layout, Network, NetworkSpec, build, layout_of, load_encoder
+from fedproc.networks import EMBEDDING, Layout, Network, NetworkSpec, build, layout_of, load_encoder, load_network
 from fedproc.protocol.plan import EvaluatesAt, Plan
 from fedproc.protocol.weights import Shared, Weights
 
@@ -98,6 +98,8 @@ class Assembly:
             run=run,
             evaluates_at=evaluates_at,
             real_sites=real_sites,
+            keep=e.keep,
+            patience=e.patience,
         )
 
     def first_weights(self, device: torch.device) -> Weights:
@@ -128,8 +130,7 @@ def assemble(experiment: Experiment, subject: Subject, make: Callable[[NetworkSp
     e = experiment
     spec = network_spec(e, subject)
     network = make(spec, e.model_seed)
-    if e.encoder_weights is not None:
-        load_encoder(network, e.encoder_weights)
+    load_start(network, e)
     layout = layout_of(network, spec)
     at_client = ClientProblem(
         classes=subject.classes,
@@ -153,6 +154,9 @@ def assemble(experiment: Experiment, subject: Subject, make: Callable[[NetworkSp
         raise InputError(f"--average-weights {e.average_weights}: {e.method} has models of each client's own")
     if shared is not None and e.ccvr != "none":
         raise InputError(f"--ccvr {e.ccvr}: {e.method} has models of each client's own; leave it out")
+    if shared is not None and (e.keep == "best" or e.patience is not None):
+        given = "--keep best" if e.keep == "best" else f"--patience {e.patience}"
+        raise InputError(f"{given}: {e.method} has models of each client's own; leave it out")
     return Assembly(e, subject, spec, network, layout, method, server, shared)
 
 
@@ -180,10 +184,17 @@ def network_spec(experiment: Experiment, subject: Subject) -> NetworkSpec:
     return NetworkSpec(e.network, e.width, subject.channels, subject.side, subject.classes, unit_z, dtype, e.norm)
 
 
+def load_start(network: Network, experiment: Experiment) -> None:
+    """Put in what training is to start from, where that is not the seed's."""
+    if experiment.start_from is not None:
+        load_network(network, experiment.start_from)
+    if experiment.encoder_weights is not None:
+        load_encoder(network, experiment.encoder_weights)
+
+
 def fresh_weights(experiment: Experiment, setting: Setting, number: int) -> Weights:
     """The n-th other set of initial weights."""
     network = build(setting.spec, streams.fold(experiment.model_seed, number) % 2**32)
-    if experiment.encoder_weights is not None:
-        load_encoder(network, experiment.encoder_weights)
+    load_start(network, experiment)
     weights = setting.layout.read(network)
     return Weights(*(tensor.to(setting.device) for tensor in weights.tensors().values()))

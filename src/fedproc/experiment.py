@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, model_validator
 
-from fedproc.data import source_of
+from fedproc.data import FEDERATION, SOURCES, source_of
 from fedproc.data.augment import AUGMENTATIONS
+from fedproc.data.outline import batch_size_for, epochs_for, outline
 from fedproc.data.partition import PARTITIONS, clients_in_file
 from fedproc.errors import InputError, with_flags
 from fedproc.methods import METHODS
@@ -23,23 +24,10 @@ from fedproc.methods.method import Method, Options
 from fedproc.methods.plugin import all_methods
 from fedproc.methods.server_steps import SERVER_STEPS
 from fedproc.networks import NETWORKS
+from fedproc.presets import PRESETS, of_method, usual
+from fedproc.protocol.plan import Keep
 
 Given = dict[str, Any]
-
-AUTHOR_CODE: Given = {"horizon": 100, "first_round": "cross-entropy", "weighting": "count", "pass_mode": "training"}
-
-PRESETS: dict[str, tuple[str, Given]] = {
-    "paper": ("the algorithm as the paper writes it", {}),
-    "author_code": (
-        "the choices of the authors' released code where they differ from the paper",
-        {
-            "normalize_z": True,
-            "fedproc": AUTHOR_CODE,
-            "scaffold+fedproc": AUTHOR_CODE,
-            "two-stage": {"weighting": "count", "pass_mode": "training"},
-        },
-    ),
-}
 
 CHOICES: dict[str, dict[str, Any]] = {
     "partition": PARTITIONS,
@@ -56,6 +44,8 @@ FREE = frozenset(
         "plugin",
         "partition_file",
         "encoder_weights",
+        "start_from",
+        "predictions",
         "precision",
         "device",
         "executor",
@@ -76,7 +66,11 @@ class Experiment(BaseModel):
 
     method: str = Field("fedproc", description="what to run", examples=list(METHODS))
     plugin: tuple[Path, ...] = Field((), description="Python file with methods of your own; can be given again")
-    preset: str = Field("paper", description="named set of defaults", examples=list(PRESETS))
+    preset: str = Field(
+        "paper",
+        description="named set of defaults (follows the data: paper, for your own images tuned)",
+        examples=list(PRESETS),
+    )
     data: str = Field("fashion-mini", description="data set by name, or the path of your own image folder or CSV file")
     data_dir: Path | None = Field(None, description="folder that holds the data set's files; never downloads then")
     image_size: int | None = Field(
@@ -84,7 +78,11 @@ class Experiment(BaseModel):
     )
     test_fraction: float = Field(0.2, gt=0, lt=1, description="test share of an image folder without train/ and test/")
     clients: int = Field(10, ge=1, description="number of clients m")
-    partition: str = Field("dirichlet", description="how the data is dealt out", examples=list(PARTITIONS))
+    partition: str = Field(
+        "dirichlet",
+        description="how the data is dealt out (follows the data: dirichlet, where they name sites natural)",
+        examples=list(PARTITIONS),
+    )
     beta: float = Field(0.5, gt=0, description="Dirichlet concentration; smaller is more skewed")
     classes_per_client: int = Field(2, ge=1, description="classes a client holds under --partition shards")
     partition_file: Path | None = Field(None, description="JSON of indices, one list per client, for --partition file")
@@ -93,8 +91,12 @@ class Experiment(BaseModel):
         0.0, ge=0, lt=1, description="validation share of each client; above 0 the test set is not touched"
     )
     rounds: int = Field(100, ge=1, description="communication rounds T")
-    epochs: int = Field(10, ge=1, description="local epochs E per round")
-    batch_size: int = Field(64, ge=1, description="batch size B")
+    epochs: int = Field(
+        10, ge=1, description="local epochs E per round (follows the data: 10, of few images of your own more)"
+    )
+    batch_size: int = Field(
+        64, ge=1, description="batch size B (follows the data: 64, of few images of your own 8 to 32)"
+    )
     lr_schedule: Literal["constant", "linear", "cosine"] = Field(
         "constant", description="how the learning rate falls over the rounds"
     )
@@ -142,6 +144,9 @@ class Experiment(BaseModel):
     encoder_weights: Path | None = Field(
         None, description="safetensors file with weights for the encoder to start from"
     )
+    start_from: Path | None = Field(
+        None, description="model file of a run, or the run's folder, whose weights the whole network starts from"
+    )
     width: int = Field(64, ge=1, description="channels of a ResNet's first stage")
     normalize_z: bool = Field(
         False, description=f"classify the L2-normalised z (follows --lr: true from {NORMALIZED_FROM} on)"
@@ -162,6 +167,17 @@ class Experiment(BaseModel):
     data_seed: int = Field(0, ge=0, lt=2**32, description="seed of partition and splits (follows --seed)")
     model_seed: int = Field(0, ge=0, lt=2**32, description="seed of everything else (follows --seed)")
     eval_every: int = Field(1, ge=1, description="evaluate every k rounds, and always after the last")
+    keep: Keep = Field(
+        "last",
+        description="the run's model: the last round's, or the best by validation, tested once at the end",
+    )
+    patience: int | None = Field(
+        None, ge=1, description="end the run after so many rounds without a better validation accuracy"
+    )
+    predictions: bool = Field(
+        False, description="write predictions.csv: what the model says of each held-out image (follows the data: true "
+        "where they name sites)"
+    )  # fmt: skip
     target_accuracy: float | None = Field(
         None, gt=0, le=1, description="report the rounds and bytes until this accuracy was first seen"
     )
@@ -198,6 +214,8 @@ class Experiment(BaseModel):
         """Precedence: given, preset, data set, and the plain defaults last."""
         given: Given = {key.replace("-", "_"): value for key, value in dict(values).items() if value is not None}
         plugins = given.get("plugin", ())
+        if given.get("start_from") is not None and Path(given["start_from"]).is_dir():
+            given["start_from"] = Path(given["start_from"]) / "model.safetensors"
         given["plugin"] = tuple(Path(path) for path in ([plugins] if isinstance(plugins, (str, Path)) else plugins))
         methods = all_methods(given["plugin"])
         for name in set(methods) - set(METHODS):
@@ -205,12 +223,15 @@ class Experiment(BaseModel):
                 raise ValueError(f"--plugin: its method {name} has the name of an option; choose another")
         by_method = {name: given.pop(name.replace("-", "_"), {}) for name in methods}
         method = _named("method", given.get("method", "fedproc"), methods)
-        _, preset = PRESETS[_named("preset", given.get("preset", "paper"), PRESETS)]
+        own = str(given.get("data", "fashion-mini")) not in SOURCES
+        given["preset"] = _named("preset", given.get("preset", usual(own)), PRESETS)
+        preset = of_method(given["preset"], methods[method].federated)
         for name, allowed in CHOICES.items():
             if name in given:
                 _named(name, given[name], allowed)
         source = source_of(str(given.get("data", "fashion-mini")))
         followed: Given = {"network": source.network, "lr": source.lr, "augment": source.augment}
+        followed |= _following(given) if own else {}
         merged = {**followed, **{k: v for k, v in preset.items() if k not in methods}, **given}
         merged.setdefault("data_seed", merged.get("seed", 0))
         merged.setdefault("model_seed", merged.get("seed", 0))
@@ -247,6 +268,12 @@ class Experiment(BaseModel):
             raise ValueError(f"--device {self.device}: expected auto, cpu, cuda or cuda:N")
         if self.image_size is not None and not source_of(self.data).resizable:
             raise ValueError(f"--image-size {self.image_size}: only for your own images; {self.data} has its own size")
+        for name, unset in (("keep", "last"), ("patience", None)):
+            value = getattr(self, name)
+            if value != unset and not self.val_fraction:
+                raise ValueError(f"{flag(name)} {value}: goes by validation; needs --val-fraction, for example 0.1")
+            if value != unset and self.ccvr != "none":
+                raise ValueError(f"{flag(name)} {value}: not together with --ccvr {self.ccvr}; leave one out")
         if self.partition == "file" and self.partition_file is None:
             raise ValueError("--partition file: needs --partition-file")
         return self
@@ -286,6 +313,25 @@ def _clients(given: Given) -> float:
     if given.get("partition") == "file" and given.get("partition_file") is not None:
         return clients_in_file(Path(given["partition_file"]))
     return _number(given.get("clients", 10))
+
+
+def _following(given: Given) -> Given:
+    """What follows a person's own images: their sites are the clients, and few images make small batches."""
+    if given["data"] == FEDERATION or {"partition", "clients", "batch_size", "epochs"} <= set(given):
+        return {}
+    seen = outline(str(given["data"]), _number(given.get("test_fraction", 0.2)))
+    if seen is None:
+        return {}
+    found: Given = {}
+    sizes = [seen.images / max(1.0, _clients(given))]
+    if seen.sites and given.get("partition", "natural") == "natural":
+        found = {"partition": "natural", "clients": len(seen.sites), "predictions": True}
+        sizes = [float(size) for size in seen.sites.values()]
+    sizes = [size * (1 - _number(given.get("val_fraction", 0))) for size in sizes]
+    found["batch_size"] = batch_size_for(sizes)
+    batch_size = max(1, int(_number(given.get("batch_size", found["batch_size"]))))
+    usual_epochs = Experiment.model_fields["epochs"].default
+    return {**found, "epochs": epochs_for(sizes, batch_size, usual_epochs)}
 
 
 def _options(method: str, kind: type[Method], preset: Given, given: Any) -> Options:

@@ -66,8 +66,10 @@ class Site:
         held_out: HeldOut | None = None,
         fresh: Callable[[int], Weights] | None = None,
         postprocessors: Sequence[Postprocessor] = (),
+        test: HeldOut | None = None,
     ) -> None:
         self.number, self.name = number, name
+        self._test = test  # where the held-out images are validation images
         self.setting, self.data, self.held_out = setting, data, held_out
         self._states, self._fresh, self._postprocessors = states, fresh, postprocessors
 
@@ -79,7 +81,8 @@ class Site:
         """What lanes need to do the task; a method's hooks are tried out before the first training."""
         if isinstance(self._states, OwnState):
             self._states.settle(task.last_accepted)
-        job = Job(task, self.setting, self.data, lambda: self.state(task), self.held_out)
+        held_out = self._test if task.on_test else self.held_out
+        job = Job(task, self.setting, self.data, lambda: self.state(task), held_out)
         if task.kind is Kind.TRAIN:
             try_out(job)
         return job

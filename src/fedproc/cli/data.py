@@ -14,7 +14,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from fedproc.cli.parser import Parser, add_experiment_flags, given
-from fedproc.data.partition import class_counts, heterogeneity
+from fedproc.data.partition import BY_BETA, class_counts, heterogeneity
 from fedproc.data.sites import write_sites
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
@@ -23,7 +23,6 @@ from fedproc.methods.method import Method
 from fedproc.runs.lock import expect_folder
 from fedproc.simulation.preparation import Library, deal, site_names
 
-SKEWED = ("dirichlet", "dirichlet-plain", "quantity")  # by --beta
 MOST_COLUMNS = 12
 MOST_ROWS = 50
 
@@ -55,7 +54,7 @@ def show_command(parsed: argparse.Namespace, console: Console) -> int:
     sites = site_names(experiment, images)
     console.print(_table(counts, images.class_names, sites))
     sizes = counts.sum(axis=1)
-    beta = f", beta {experiment.beta:g}" if experiment.partition in SKEWED else ""
+    beta = f", beta {experiment.beta:g}" if experiment.partition in BY_BETA else ""
     title = f"{images.name}: {experiment.partition}{beta}, {len(counts)} clients, data seed {experiment.data_seed}"
     console.print(
         f"{title}\n{sizes.min():,} to {sizes.max():,} samples per client; {100 * (counts == 0).mean():.1f} % of "

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fedproc.cli.parser import Parser, add_experiment_flags, given
 from fedproc.comparison.compare import merged, read_toml
+from fedproc.data import FEDERATION
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
 from fedproc.federate.names import require_nvflare
@@ -217,7 +218,7 @@ def _start(parsed: argparse.Namespace, console: Console) -> int:
         console.print(warning, highlight=False)
     below = read_toml(parsed.config, "--config") if parsed.config else {}
     defaults = {"normalize": "measured", "smallest_class": 5}
-    fixed = {"data": "federation", "checkpoint_every": 1}  # sites keep few rounds of what they may have to go back to
+    fixed = {"data": FEDERATION, "checkpoint_every": 1}  # sites keep few rounds of what they may have to go back to
     experiment = Experiment(**{**defaults, **merged(below, given(parsed)), **fixed})
     if experiment.method == "central":
         raise InputError("--method central: gathers all images in one place, which is what a federation does not do")

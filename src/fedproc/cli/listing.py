@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fedproc.data import FOLDER, SOURCES
-from fedproc.experiment import PRESETS
 from fedproc.methods import FAMILIES, METHODS
 from fedproc.networks import NETWORKS
+from fedproc.presets import PRESETS
 
 THINGS: dict[str, dict[str, str]] = {
     "methods": {name: method.summary for name, method in METHODS.items()},

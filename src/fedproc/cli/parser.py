@@ -28,9 +28,10 @@ COMMON = (
     ("privacy", ("smallest_class",)),
     ("server", ("merge", "server_step", "server_beta", "server_lr", "average_weights", "send_averaged")),
     ("after the last round", ("ccvr", "ccvr_samples")),
-    ("network", ("network", "width", "norm", "normalize_z", "encoder_weights")),
+    ("network", ("network", "width", "norm", "normalize_z", "encoder_weights", "start_from")),
     ("seeds", ("seed", "data_seed", "model_seed")),
-    ("running", ("eval_every", "target_accuracy", "checkpoint_every", "client_memory", "keep_clients")),
+    ("running", ("eval_every", "target_accuracy", "keep", "patience", "checkpoint_every", "client_memory")),
+    ("files", ("keep_clients", "predictions")),
     ("machine", ("dtype", "precision", "device", "executor", "lanes")),
 )
 

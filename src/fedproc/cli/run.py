@@ -13,6 +13,7 @@ from rich.table import Table
 from fedproc.cli.display import Display
 from fedproc.cli.parser import Parser, add_experiment_flags, given
 from fedproc.comparison.compare import merged, read_toml
+from fedproc.effect import expect_effect
 from fedproc.errors import Diverged, Failed, InputError, suggestion
 from fedproc.experiment import Experiment
 from fedproc.methods.method import Method
@@ -63,7 +64,9 @@ def gathered(parsed: argparse.Namespace) -> dict[str, Any]:
 
 
 def command(parsed: argparse.Namespace, console: Console) -> int:
-    experiment = Experiment(**gathered(parsed))
+    values = gathered(parsed)
+    experiment = Experiment(**values)
+    expect_effect(values, [experiment])
     watcher = watching(parsed, console)
     done = run(experiment, parsed.out, fresh=parsed.fresh, watcher=watcher, interrupt=parsed.interrupt)
     if isinstance(watcher, TensorBoard):

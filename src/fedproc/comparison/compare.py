@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedproc.data import SOURCES
+from fedproc.effect import expect_effect
 from fedproc.errors import InputError, with_flags
 from fedproc.experiment import Experiment, flag
 from fedproc.files import write_file, write_json
@@ -156,6 +157,7 @@ def compare(
             if len(seeds) > 1 and {"data_seed", "model_seed"} <= set(fixed):
                 raise InputError("--data-seed and --model-seed: both are fixed, so all --seeds would give the same run")
             experiments[f"{label}/seed-{seed}"] = (experiment, folder / label / f"seed-{seed}" if folder else None)
+    _expect_effect(given, overrides, variants or {}, [experiment for experiment, _ in experiments.values()], seeds)
     rows_of = {label: experiments[f"{label}/seed-{seeds[0]}"][0] for label in overrides}
     for label, rest in saved.items():
         _check_settings(label, rest, rows_of, known)
@@ -180,6 +182,22 @@ def compare(
     finally:
         if lock is not None:
             lock.release()
+
+
+def _expect_effect(
+    given: Given,
+    overrides: Mapping[str, Given],
+    variants: Mapping[str, Given],
+    experiments: Sequence[Experiment],
+    seeds: Sequence[int],
+) -> None:
+    """Refuse what changes no row, and what changes nothing in the variant it was given for."""
+    expect_effect(given, experiments)
+    for label, first in zip(overrides, experiments[:: len(seeds)], strict=True):
+        try:
+            expect_effect(variants.get(label, {}), [first])
+        except InputError as error:
+            raise InputError(f"variant {label}: {with_flags(error)}") from error
 
 
 def rows_in(folder: Path, without: Collection[str] = ()) -> dict[str, list[SavedRun]]:

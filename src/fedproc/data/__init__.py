@@ -12,7 +12,7 @@ from fedproc.data.idx import FASHION_MNIST, MNIST
 from fedproc.data.images import Images
 from fedproc.errors import InputError
 
-__all__ = ["SOURCES", "Images", "Source", "load", "source_of"]
+__all__ = ["FEDERATION", "SOURCES", "Images", "Source", "load", "source_of"]
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,9 @@ FOLDER = Source(
     "or a CSV file of path,label[,group][,site][,split]",
     resizable=True,
 )
+
+
+FEDERATION = "federation"  # what the images of sites that share none are called
 
 
 def source_of(name: str) -> Source:

@@ -197,6 +197,9 @@ PARTITIONS: dict[str, str] = {
     "file": "indices from --partition-file; sets the number of clients",
 }
 
+BY_BETA = ("dirichlet", "dirichlet-plain", "quantity")  # what --beta is for
+BY_MIN_SIZE = (*BY_BETA, "iid")
+
 
 @dataclass(frozen=True)
 class Deal:

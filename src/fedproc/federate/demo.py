@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedproc.data import fashion_mini
+from fedproc.data import FEDERATION, fashion_mini
 from fedproc.data.images import Images, Split
 from fedproc.data.partition import Deal
 from fedproc.data.sites import write_sites
@@ -45,7 +45,7 @@ def run_demo(
     with _processes(out, folders), _lines_of_sites(out, show):
         admin = kits.open_kit(out / "kits" / "admin", "admin")
         _await(admin, check)
-        experiment = Experiment(method=method, data="federation", checkpoint_every=1, **GIVEN)
+        experiment = Experiment(method=method, data=FEDERATION, checkpoint_every=1, **GIVEN)
         options = Options(min_sites=2, timeout=120, join_timeout=120)
         return Supervisor(admin, experiment, options, out / "run", display, check).run()
 

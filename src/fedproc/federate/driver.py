@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedproc.data import source_of
+from fedproc.data import FEDERATION, source_of
 from fedproc.errors import Diverged, Failed, MethodError, RunError
 from fedproc.experiment import Experiment
 from fedproc.federate.joining import Agreed, Invitation, Joined, Look, Ready, Said, Seen, heard, kind_of, tell
@@ -250,7 +250,7 @@ class Driver:
         self._expect_enough(len(joined), "told about their images", run)
         normalisation = pooled_pixels(seen, channels)
         if experiment.normalize == "known":
-            normalisation = source_of("federation").normalisation(channels)
+            normalisation = source_of(FEDERATION).normalisation(channels)
         agreement = Agreement(names, channels, side, normalisation.mean, normalisation.std)
         for site in (name for name in self._sites if name in seen):
             agreement = agreement.with_site(site, seen[site].counts, 0)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from fedproc.assembly import Subject, assemble
+from fedproc.data import FEDERATION
 from fedproc.data import folder as folders
 from fedproc.data.augment import Normalisation
 from fedproc.data.pixels import PixelSums
@@ -179,7 +180,7 @@ class ServerRun(Keeper):
     @property
     def config(self) -> dict[str, Any]:
         """As it was when the run began: sites that join later do not make it another."""
-        config = {**super().config, "data": "federation", "clients": len(self.agreement.sites), "partition": "natural"}
+        config = {**super().config, "data": FEDERATION, "clients": len(self.agreement.sites), "partition": "natural"}
         known = read_json(self.folder.path / "config.json") if self.folder is not None else None
         return {**config, "clients": known["clients"]} if known is not None and "clients" in known else config
 

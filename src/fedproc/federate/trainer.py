@@ -23,8 +23,8 @@ import torch
 
 from fedproc import __version__
 from fedproc.assembly import Subject, assemble, fresh_weights, postprocessors, resolve_device
+from fedproc.data import FEDERATION, manifest
 from fedproc.data import folder as folders
-from fedproc.data import manifest
 from fedproc.data.augment import Normalisation
 from fedproc.data.gather import Files
 from fedproc.data.images import Images
@@ -165,8 +165,9 @@ class Trainer:
             raise Refused(f"it does not know what {strange[0][:50]} of the experiment means")
         if config.get("method") not in all_methods(self._plugins):
             raise Refused(f"it has no method {config.get('method')}: its plugin is not installed there")
-        own = {"plugin": self._plugins, "device": str(self._device), "encoder_weights": None, "partition_file": None}
-        return Experiment(**{**config, **own, "data": "federation"})
+        own = {"plugin": self._plugins, "device": str(self._device), "encoder_weights": None, "start_from": None}
+        own["partition_file"] = None
+        return Experiment(**{**config, **own, "data": FEDERATION})
 
     def _check_code(self, asked: Invitation, experiment: Experiment) -> None:
         """Code is never sent: a plugin or a network of one's own must be here already, and be the same."""
@@ -230,11 +231,12 @@ class Trainer:
         data = ClientData.of_all(
             [torch.from_numpy(own).to(self._device)], train.labels, len(asked.classes), setting.spec.dtype
         )[0]
-        held_out = self._held_out(train if experiment.val_fraction else test, val if experiment.val_fraction else None)
+        whole = self._held_out(test, None)
+        held_out = self._held_out(train, val) if experiment.val_fraction else whole
         states = DiskState(folder, self._device)
         site = Site(
             asked.client, self._name, setting, data, states, held_out,
-            partial(fresh_weights, experiment, setting), postprocessors(experiment),
+            partial(fresh_weights, experiment, setting), postprocessors(experiment), whole,
         )  # fmt: skip
         kind = "streamed" if self._on_gpu(setting.spec.foreign) else "serial"
         executor = choose(kind, 1, self._threads, [setting], 1)

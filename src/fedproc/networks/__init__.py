@@ -28,6 +28,7 @@ from fedproc.networks.simple_cnn import simple_cnn
 __all__ = [
     "EMBEDDING",
     "NETWORKS",
+    "RESIDUAL",
     "Layout",
     "Network",
     "NetworkSpec",
@@ -35,6 +36,7 @@ __all__ = [
     "encoder_file",
     "layout_of",
     "load_encoder",
+    "load_network",
 ]
 
 NETWORKS = {
@@ -43,6 +45,7 @@ NETWORKS = {
     "resnet50": "CIFAR ResNet-50 with batch-norm and a --width; 28,246,948 parameters with 100 classes at width 64",
     "module:Class": "your own nn.Module encoder by import path, called without arguments, (B, C, H, W) to (B, d)",
 }
+RESIDUAL = ("resnet18", "resnet50")  # what --width and --norm are for
 SMALLEST = 16
 
 
@@ -83,7 +86,7 @@ def build(spec: NetworkSpec, seed: int) -> Network:
         return network.to(spec.dtype)
     if spec.name == "simple-cnn":
         encoder = simple_cnn(spec.channels, spec.side)
-    elif spec.name in ("resnet18", "resnet50"):
+    elif spec.name in RESIDUAL:
         resnet = resnet18 if spec.name == "resnet18" else resnet50
         encoder = convert(resnet(spec.channels, spec.width, spec.norm))
     else:
@@ -95,23 +98,39 @@ def build(spec: NetworkSpec, seed: int) -> Network:
 
 def load_encoder(network: Network, path: Path) -> None:
     """Start the encoder from a safetensors file: the encoder's own names, or those of a saved model."""
-    try:
-        found = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"--encoder-weights {path}: not a readable safetensors file: {error}") from error
+    found = _tensors(path, "--encoder-weights")
     if any(name.startswith("encoder.") for name in found):
         found = {name.removeprefix("encoder."): t for name, t in found.items() if name.startswith("encoder.")}
-    wanted = network.encoder.state_dict()
+    _load(network.encoder, found, f"--encoder-weights {path}", "encoder")
+
+
+def load_network(network: Network, path: Path) -> None:
+    """Start the whole network from a saved model."""
+    found = _tensors(path, "--start-from")
+    beside = ("prototypes", "known")  # of the classes, in the same file
+    _load(network, {n: t for n, t in found.items() if n not in beside}, f"--start-from {path}", "network")
+
+
+def _tensors(path: Path, flag: str) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{flag} {path}: not a readable safetensors file: {error}") from error
+
+
+def _load(module: nn.Module, found: dict[str, torch.Tensor], given: str, what: str) -> None:
+    """Refuse tensors that are not the module's own."""
+    wanted = module.state_dict()
     for name in sorted(set(wanted) | set(found)):
         if name not in found or name not in wanted:
-            where = "is missing in the file" if name not in found else "is not part of this encoder"
-            raise InputError(f"--encoder-weights {path}: {name} {where}; expected the weights of the same --network")
+            where = "is missing in the file" if name not in found else f"is not part of this {what}"
+            raise InputError(f"{given}: {name} {where}; expected the weights of the same --network")
         if found[name].shape != wanted[name].shape:
             shapes = f"{tuple(found[name].shape)}, expected {tuple(wanted[name].shape)}"
-            raise InputError(f"--encoder-weights {path}: {name} has shape {shapes}")
+            raise InputError(f"{given}: {name} has shape {shapes}")
         if found[name].is_floating_point() and not bool(torch.isfinite(found[name]).all()):
-            raise InputError(f"--encoder-weights {path}: {name} is not finite")
-    network.encoder.load_state_dict(found)
+            raise InputError(f"{given}: {name} is not finite")
+    module.load_state_dict(found)
 
 
 def layout_of(network: Network, spec: NetworkSpec) -> Layout:

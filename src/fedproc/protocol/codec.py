@@ -60,6 +60,7 @@ def encode_task(task: Task, tensors: bytes | None = None) -> Message:
         "run": task.run,
         "name": task.name,
         "last_accepted": task.last_accepted,
+        "on_test": task.on_test,
     }
     return Message(_head("task", about), encode_tensors(task.payload.tensors) if tensors is None else tensors)
 
@@ -87,6 +88,7 @@ def decode_task(message: Message) -> Task:
             run=about["run"],
             name=about["name"],
             last_accepted=about["last_accepted"],
+            on_test=about["on_test"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Refused(f"not a task: {type(error).__name__}: {error}") from error

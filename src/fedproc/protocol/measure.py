@@ -37,10 +37,10 @@ class Candidate:
         return Payload({**self.weights.tensors(), "prototypes": self.prototypes, "known": self.known})
 
 
-def measure(plan: Plan, candidates: Sequence[Candidate], t: int) -> Measuring:
+def measure(plan: Plan, candidates: Sequence[Candidate], t: int, on_test: bool = False) -> Measuring:
     """The server's models on its held-out images."""
     expects = evaluation.expected(plan.method.classes, len(plan.clients))
-    tasks = [Task(Kind.EVALUATE, SERVER, t, one.payload, expects, run=plan.run) for one in candidates]
+    tasks = [Task(Kind.EVALUATE, SERVER, t, one.payload, expects, run=plan.run, on_test=on_test) for one in candidates]
     answers, seconds = yield from _ask(tasks, t)
     measured = _side_by_side(plan, candidates, [evaluation.measures(answer) for _, answer in answers])
     if plan.real_sites:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from torch import Tensor
+
 from fedproc import streams
 from fedproc.protocol.payload import Tensors
 from fedproc.protocol.postprocess import Postprocessor
@@ -16,6 +18,7 @@ from fedproc.protocol.weights import Shared, Weights
 Record = dict[str, Any]
 # who has held-out images: the server, or each client its own, or both; where the server has some, they decide
 EvaluatesAt = Literal["server", "clients", "both"]
+Keep = Literal["last", "best"]
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,13 @@ class Plan:
     run: str = ""  # tells tasks of different runs apart
     evaluates_at: EvaluatesAt = "server"
     real_sites: bool = False  # the held-out images that the server evaluates on say which client each comes from
+    keep: Keep = "last"  # whose model is the run's: the last round's, or the one with the best validation accuracy
+    patience: int | None = None  # rounds without a better validation accuracy after which the run ends
 
     def depends_on_rounds(self) -> str | None:
         """What makes a run of T rounds differ from the first T of a longer one, if anything does."""
+        if self.keep == "best" or self.patience is not None:
+            return "its model was chosen by validation and has met the test images"
         if self.lr_schedule != "constant":
             return "the learning rate falls over all rounds"
         return self.method.depends_on_rounds()
@@ -61,16 +68,34 @@ class Plan:
     def evaluates(self, t: int) -> bool:
         return self.evaluates_regularly(t) or t + 1 == self.rounds
 
+    def over(self, state: State) -> bool:
+        """Whether the last round is done, or none was better for too long."""
+        late = self.patience is not None and state.kept is not None
+        waited = state.round - state.kept.round if late and state.kept is not None else 0
+        return state.round >= self.rounds or (late and waited >= (self.patience or 0))
+
     def evaluates_regularly(self, t: int) -> bool:
         """Whether round t is evaluated even when it is not the last."""
         return (t + 1) % self.eval_every == 0
 
 
 @dataclass(frozen=True)
+class Kept:
+    """The model with the best validation accuracy so far, its prototypes, and the number of its round, from 1."""
+
+    weights: Weights
+    prototypes: Tensor
+    known: Tensor
+    round: int
+    accuracy: float
+
+
+@dataclass(frozen=True)
 class State:
     """Everything between two rounds: rounds done, the model, and what each owner keeps: the method, the server step,
-    the averaged weights, the diagnostics. `sizes` are the clients' samples, learnt before the first round (0: a client
-    that did not say); `accepted` is the round of each one's last accepted training; bytes are those not yet on record.
+    the averaged weights, the diagnostics, the choice of the best model. `sizes` are the clients' samples, learnt before
+    the first round (0: a client that did not say); `accepted` is the round of each one's last accepted training; bytes
+    are those not yet on record.
     """
 
     round: int
@@ -80,6 +105,7 @@ class State:
     server_step: Tensors = field(default_factory=dict)
     averaged: Weights | None = None
     diagnostics: Tensors = field(default_factory=dict)
+    kept: Kept | None = None
     sizes: tuple[int, ...] = ()
     accepted: tuple[int, ...] = ()
     bytes_up: int = 0

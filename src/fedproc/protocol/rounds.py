@@ -23,7 +23,7 @@ from fedproc.protocol.exchange import Exchange
 from fedproc.protocol.guard import Expected, Shapes
 from fedproc.protocol.measure import Candidate, measure, measure_at_clients, measure_clients
 from fedproc.protocol.payload import Payload, Tensors
-from fedproc.protocol.plan import Plan, Progress, Record, State, cohort
+from fedproc.protocol.plan import Kept, Plan, Progress, Record, State, cohort
 from fedproc.protocol.server_half import Answer, Pass
 from fedproc.protocol.sums import TrainingSums, length, mean_share
 from fedproc.protocol.task import Kind, MeansMode, Reply, Task
@@ -44,7 +44,7 @@ def play(plan: Plan, state: State) -> Iterator[Step]:
     if not state.started:
         state, opening_seconds = yield from _open(plan, state)
         yield Progress(state, None)
-    while state.round < plan.rounds:
+    while not plan.over(state):
         state, record = yield from _Round(plan, state).play()
         record["seconds"]["prototypes"] += opening_seconds
         opening_seconds = 0.0
@@ -156,7 +156,10 @@ class _Round:
             measured, seconds, diagnostics = yield from self._evaluate(state, last)
             self._seconds["evaluation"] += seconds
             record |= measured
-            state = replace(state, diagnostics=diagnostics)
+            state = replace(state, diagnostics=diagnostics, kept=self._kept(state, diagnostics, record))
+            if plan.keep == "best" and plan.over(state) and state.kept is not None:
+                record["kept"], seconds = yield from self._test(state, state.kept)
+                self._seconds["evaluation"] += seconds
         record["seconds"] = self._seconds
         return state, _without_infinities(record)
 
@@ -319,18 +322,46 @@ class _Round:
         if last:
             finals = method.final_models(state.weights, self._own)
             candidates += [Candidate(name, weights, *shown) for name, weights in finals.items()]
-        measured, seconds = {}, 0.0
+        measured, seconds = yield from self._measured(plan, state, candidates)
+        return measured, seconds, diagnostics
+
+    def _measured(
+        self, plan: Plan, state: State, candidates: Sequence[Candidate], on_test: bool = False
+    ) -> Generator[Step, None, tuple[Record, float]]:
+        """Models on what the clients held out, on what the server did, or both."""
+        measured: Record = {}
+        seconds = 0.0
         if plan.evaluates_at != "server":
             there = _there(state)
             asked = [
-                [_task(plan, state, Kind.EVALUATE, client, payload, None) for client in there]
+                [_task(plan, state, Kind.EVALUATE, client, payload, None, on_test=on_test) for client in there]
                 for payload in (one.payload for one in candidates)
             ]
             measured, seconds = yield from measure_at_clients(plan, candidates, asked)
         if plan.evaluates_at != "clients":
-            found, spent = yield from measure(plan, candidates, self._t)
+            found, spent = yield from measure(plan, candidates, self._t, on_test)
             measured, seconds = {**measured, **found}, seconds + spent
-        return measured, seconds, diagnostics
+        return measured, seconds
+
+    def _kept(self, state: State, diagnostics: Tensors, record: Record) -> Kept | None:
+        """The best model so far: this round's, if its validation accuracy is above all before."""
+        plan, before = self._plan, state.kept
+        accuracy = record.get("val_accuracy")
+        if (plan.keep == "last" and plan.patience is None) or accuracy is None:
+            return before
+        if before is not None and accuracy <= before.accuracy:
+            return before
+        own = self._method.prototypes(self._own)
+        method = self._method
+        shown = own or Diagnostics.shown(diagnostics, method.classes, method.features, state.weights.params)
+        return Kept(state.weights, *shown, round=state.round, accuracy=accuracy)
+
+    def _test(self, state: State, kept: Kept) -> Generator[Step, None, tuple[Record, float]]:
+        """The kept model meets the test images, once."""
+        plan = replace(self._plan, held_out="test")
+        candidates = [Candidate("", kept.weights, kept.prototypes, kept.known)]
+        measured, seconds = yield from self._measured(plan, state, candidates, on_test=True)
+        return {"round": kept.round, "val_accuracy": kept.accuracy, **measured}, seconds
 
     def _expected_training(self, means: MeansMode | None, diagnose: bool) -> Expected:
         method, weights = self._method, self._sent

@@ -43,7 +43,8 @@ class Task:
 
     `last_accepted` is the round of the client's last accepted training (-1: none), by which a client on another machine
     knows whether the state it set aside counts. `means`: class means are taken, clean (evaluation mode, every sample)
-    or training (batch statistics, augmented, whole batches); `covariances` are wanted with them.
+    or training (batch statistics, augmented, whole batches); `covariances` are wanted with them. `on_test`: an
+    evaluation on the test images of a run that otherwise evaluates on validation images.
     """
 
     kind: Kind
@@ -58,6 +59,7 @@ class Task:
     run: str = ""
     name: str = ""
     last_accepted: int = -1
+    on_test: bool = False
 
     @property
     def epochs(self) -> int:

@@ -101,7 +101,7 @@ class Keeper:
         """What config.json holds."""
         e = self.experiment
         config = {**e.config(), "rounds": self.plan.rounds, "fingerprint": self.fingerprint()}
-        for name in ("partition_file", "encoder_weights"):
+        for name in ("partition_file", "encoder_weights", "start_from"):
             path = getattr(e, name)
             if path is not None:
                 config[f"{name}_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -176,14 +176,19 @@ class Keeper:
             self.save()
 
     def finish(self) -> None:
+        self.save()
         summary = summarise(self.records, self.plan.held_out, self.experiment.target_accuracy)
         result = {"method": self.experiment.method, "label": self.label, **summary}
         if self.folder is not None:
             for name, tensors in self._models():
                 self.folder.write_model(name, tensors, self.assembly.description())
+            self.write_beside(self.folder)
             self.states.sweep(self._now[1], self.folder.finish_checkpoints())
             self.folder.write_result(result)
         self.result = result
+
+    def write_beside(self, folder: RunFolder) -> None:
+        """Write what else belongs to a finished run, before its result says that it is one."""
 
     def end(self, error: Diverged | Failed, status: str) -> None:
         """The run ends before its last round."""
@@ -203,6 +208,9 @@ class Keeper:
         shown = method.prototypes(state.method) or Diagnostics.shown(
             state.diagnostics, method.classes, method.features, state.weights.params
         )
+        weights = state.weights
+        if self.plan.keep == "best" and state.kept is not None:
+            weights, shown = state.kept.weights, (state.kept.prototypes, state.kept.known)
         prototypes = dict(zip(("prototypes", "known"), shown, strict=True))
         if self.plan.shared is not None:
             for client in range(len(self.plan.clients)):
@@ -211,7 +219,7 @@ class Keeper:
                     yield client_model(client), layout.named(Weights.of(own))
             if self.plan.shared.nothing:
                 return
-        yield "model.safetensors", {**layout.named(state.weights), **prototypes}
+        yield "model.safetensors", {**layout.named(weights), **prototypes}
         if state.averaged is not None:
             yield "averaged.safetensors", {**layout.named(state.averaged), **prototypes}
 

@@ -39,6 +39,10 @@ def summarise(records: Sequence[Record], held_out: str, target: float | None = N
     deviation = f"{key}_deviation"
     if deviation in evaluated[-1]:
         extra[f"{prefix}final_accuracy_deviation"] = evaluated[-1][deviation]
+    if kept := records[-1].get("kept"):
+        extra["kept_round"] = kept["round"]
+        names = ("test_accuracy", "prototype_accuracy", "balanced_accuracy", "macro_f1")
+        extra |= {name if name.startswith("test_") else f"test_{name}": kept[name] for name in names}
     if target is not None:
         extra |= _to_target(records, key, target)
     return {
@@ -87,7 +91,7 @@ def as_one_of_many(record: Record, unevaluated: bool) -> Record:
     """The record of a last round as it is when more follow: without what comes after the last, and without its
     evaluation where that was not its turn.
     """
-    names: tuple[str, ...] = ("closing", "final_models", "val_final_models")
+    names: tuple[str, ...] = ("closing", "final_models", "val_final_models", "kept")
     prefixes: tuple[str, ...] = ()
     if unevaluated:
         names += ("balanced_accuracy", "macro_f1", "auc", "class_accuracy", "prototype_accuracy", "own_accuracy")

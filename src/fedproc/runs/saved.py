@@ -33,6 +33,10 @@ LATER = {  # fields that came after the first format
     "ccvr_samples": 2000,
     "normalize": "known",
     "smallest_class": 1,
+    "start_from": None,
+    "keep": "last",
+    "patience": None,
+    "predictions": False,
 }
 OURS = {"method", "fingerprint", "data_seed"}  # a config.json without these is somebody else's
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from fedproc.protocol.plan import State
+from fedproc.protocol.plan import Kept, State
 from fedproc.protocol.weights import Weights
 from fedproc.runs.checkpoint import Checkpoint
 from fedproc.runs.client_states import Holdings
 
-OWNERS = ("weights", "method", "server_step", "averaged", "diagnostics", "client")
+OWNERS = ("weights", "method", "server_step", "averaged", "diagnostics", "kept", "client")
 
 
 def saved_state(state: State, holdings: Holdings) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -23,6 +24,7 @@ def saved_state(state: State, holdings: Holdings) -> tuple[dict[str, Tensor], di
         "server_step": state.server_step,
         "averaged": state.averaged.tensors() if state.averaged is not None else {},
         "diagnostics": state.diagnostics,
+        "kept": _kept_tensors(state.kept) if state.kept is not None else {},
         "client": holdings.tensors(),
     }
     tensors = {f"{owner}/{name}": owned[owner][name] for owner in OWNERS for name in sorted(owned[owner])}
@@ -35,6 +37,18 @@ def saved_state(state: State, holdings: Holdings) -> tuple[dict[str, Tensor], di
         "clients": holdings.values(),
     }
     return tensors, values
+
+
+def _kept_tensors(kept: Kept) -> dict[str, Tensor]:
+    numbers = torch.tensor([kept.round, kept.accuracy], dtype=torch.float64)
+    return {**kept.weights.tensors(), "prototypes": kept.prototypes, "known": kept.known, "numbers": numbers}
+
+
+def _kept_of(tensors: dict[str, Tensor]) -> Kept | None:
+    if not tensors:
+        return None
+    number, accuracy = tensors["numbers"].tolist()
+    return Kept(Weights.of(tensors), tensors["prototypes"], tensors["known"], int(number), accuracy)
 
 
 def restored_state(found: Checkpoint, begun: State) -> tuple[State, Holdings]:
@@ -54,6 +68,7 @@ def restored_state(found: Checkpoint, begun: State) -> tuple[State, Holdings]:
         server_step=of("server_step"),
         averaged=Weights.of(averaged) if averaged else None,
         diagnostics=of("diagnostics"),
+        kept=_kept_of(of("kept")),
         sizes=tuple(values.sizes),
         accepted=tuple(values.accepted),
         bytes_up=values.bytes_up,

@@ -92,6 +92,7 @@ class Prepared:
     plan: Plan
     clients: list[ClientData]
     held_out: HeldOut
+    test: HeldOut  # the same, unless validation images are held out
 
 
 def prepare(
@@ -110,8 +111,9 @@ def prepare(
     plan = assembly.plan(names if real else numbers, run, real_sites=owned)
     indices = [torch.from_numpy(own).to(device) for own in training]
     clients = ClientData.of_all(indices, bank.labels, images.classes, assembly.spec.dtype)
-    held_out = _held_out(e, images, [val for _, val in held], training, library, device)
-    return Prepared(assembly, assembly.setting(bank, device), plan, clients, held_out)
+    test = _test(e, images, training, len(held), library, device)
+    held_out = _validation(e, images, [val for _, val in held], training, library, device) if e.val_fraction else test
+    return Prepared(assembly, assembly.setting(bank, device), plan, clients, held_out, test)
 
 
 def subject_of(experiment: Experiment, images: Images) -> Subject:
@@ -123,7 +125,7 @@ def subject_of(experiment: Experiment, images: Images) -> Subject:
     return Subject(images.class_names, images.channels, images.side, normalisation)
 
 
-def _held_out(
+def _validation(
     e: Experiment,
     images: Images,
     validation: Sequence[Indices],
@@ -131,25 +133,32 @@ def _held_out(
     library: Library,
     device: torch.device,
 ) -> HeldOut:
-    """The clients' own validation samples, or the test set dealt out by the clients' class shares."""
-    if e.val_fraction > 0:
-        part, index = "train", np.concatenate(validation)
-        if not len(index):
-            raise InputError(f"--val-fraction {e.val_fraction}: leaves no validation sample; take a larger one")
-        owner = np.repeat(np.arange(len(validation)), [len(val) for val in validation])
-        if len(training) != len(validation):  # clients that are none of the partition's
-            owner = np.zeros_like(owner) if len(training) == 1 else np.full_like(owner, -1)
+    """The clients' own validation samples."""
+    index = np.concatenate(validation)
+    if not len(index):
+        raise InputError(f"--val-fraction {e.val_fraction}: leaves no validation sample; take a larger one")
+    owner = np.repeat(np.arange(len(validation)), [len(val) for val in validation])
+    if len(training) != len(validation):  # clients that are none of the partition's
+        owner = np.zeros_like(owner) if len(training) == 1 else np.full_like(owner, -1)
+    return _held_out(library.bank(images, "train", device), index, owner, len(training), False)
+
+
+def _test(
+    e: Experiment, images: Images, training: Sequence[Indices], dealt: int, library: Library, device: torch.device
+) -> HeldOut:
+    """The test images: each site's own, or dealt out by the clients' class shares."""
+    index = np.arange(len(images.test))
+    if e.partition == "natural" and images.test.sites is not None and len(training) == dealt:
+        sites = np.unique(images.train.sites) if images.train.sites is not None else index[:0]
+        place = np.searchsorted(sites, images.test.sites).clip(max=max(0, len(sites) - 1))
+        owner = np.where(sites[place] == images.test.sites, place, -1)  # -1: of a site that has only test images
     else:
-        part, index = "test", np.arange(len(images.test))
-        if e.partition == "natural" and images.test.sites is not None and len(training) == len(validation):
-            owner = np.searchsorted(np.unique(_sites_of(images)), images.test.sites)
-        else:
-            counts = class_counts(list(training), images.train.labels, images.classes)
-            owner = deal_test(images.test.labels, counts, e.data_seed)
-    bank = library.bank(images, part, device)
+        counts = class_counts(list(training), images.train.labels, images.classes)
+        owner = deal_test(images.test.labels, counts, e.data_seed)
+    return _held_out(library.bank(images, "test", device), index, owner, len(training), True)
+
+
+def _held_out(bank: Bank, index: Indices, owner: Indices, clients: int, whole: bool) -> HeldOut:
+    device = bank.labels.device
     where = (torch.from_numpy(index).to(device), torch.from_numpy(owner).to(device))
-    return HeldOut(bank.images, bank.labels, *where, clients=len(training), whole=part == "test")
-
-
-def _sites_of(images: Images) -> Indices:
-    return images.train.sites if images.train.sites is not None else np.zeros(0, dtype=np.int64)
+    return HeldOut(bank.images, bank.labels, *where, clients=clients, whole=whole)

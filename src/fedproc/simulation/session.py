@@ -42,6 +42,7 @@ class Session(Keeper):
         prepared = prepare(experiment, self.images, library, place, label)
         super().__init__(experiment, label, prepared.assembly, prepared.plan, place, save_after)
         self.setting, self.clients, self.held_out = prepared.setting, prepared.clients, prepared.held_out
+        self.test = prepared.test
         self._loop: Iterator[Step] | None = None
 
     @property
@@ -51,7 +52,7 @@ class Session(Keeper):
     def site(self, client: int) -> Site:
         """A client as an object, or the server as one that evaluates."""
         if client == SERVER:
-            return Site(SERVER, "server", self.setting, None, self.states, self.held_out)
+            return Site(SERVER, "server", self.setting, None, self.states, self.held_out, test=self.test)
         fresh = partial(fresh_weights, self.experiment, self.setting)
         name, data = self.plan.clients[client], self.clients[client]
         return Site(client, name, self.setting, data, self.states, self.held_out, fresh, self.plan.postprocessors)
