@@ -237,7 +237,10 @@ class Experiment(BaseModel):
         merged.setdefault("model_seed", merged.get("seed", 0))
         merged.setdefault("normalize_z", _number(merged["lr"]) >= NORMALIZED_FROM)
         if "options" not in merged:
-            below = source.options(_clients(merged))
+            below: dict[str, Given] = {**source.options(_clients(merged))}
+            if own:  # as many epochs alone as together
+                rounds, epochs = (merged.get(name, cls.model_fields[name].default) for name in ("rounds", "epochs"))
+                below["solo"] = {"epochs": int(_number(rounds) * _number(epochs)) or 1, "start": "same"}
             made = {
                 name: _options(name, kind, {**below.get(name, {}), **preset.get(name, {})}, by_method[name])
                 for name, kind in methods.items()

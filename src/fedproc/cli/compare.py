@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from rich.console import Console
 from fedproc.cli.display import print_table
 from fedproc.cli.parser import Parser, add_experiment_flags, add_workers, whole_numbers
 from fedproc.cli.run import add_out, gathered, watching
-from fedproc.comparison.compare import compare, read_toml
+from fedproc.comparison.compare import compare, read_toml, sites_of
 from fedproc.errors import InputError, RunError
+from fedproc.files import write_file
 from fedproc.methods.method import Method
+from fedproc.report.sites import site_table
 from fedproc.report.summary import accuracies, differences
 from fedproc.simulation.drive import Run
 from fedproc.simulation.workers.choice import parsed as parsed_workers
@@ -69,6 +72,7 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     watcher = watching(parsed, console)
     how = {"variants": variants, "reference": reference, "fresh": parsed.fresh, "watcher": watcher}
     how |= {"interrupt": parsed.interrupt, "workers": workers}
+    how |= {"alone": not parsed.no_alone, "fine_tune": parsed.fine_tune}
     done = compare(methods, seeds, parsed.out, **how, **values)
     if isinstance(watcher, TensorBoard):
         for each in (run for row in done.rows for run in row.runs if isinstance(run, Run)):
@@ -82,6 +86,9 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
             console.print(f"{why}: there are no differences to show; --reference takes another row", highlight=False)
         else:
             console.print(ONE_SEED)
+    if sites := sites_of(done):
+        write_file(parsed.out / "sites.csv", partial(Path.write_text, data=site_table(sites).csv(), encoding="utf-8"))
+        print_table(console, site_table(sites))
     console.print(f"runs, comparison.json and curves.png are in {parsed.out}", highlight=False)
     failed = [f"{row.label}, seed {seed}" for row in done.rows for seed in row.failed]
     if failed:

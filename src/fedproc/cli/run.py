@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from fedproc.cli.display import Display
+from fedproc.beside import FINE_TUNING_EPOCHS
+from fedproc.cli.display import Display, print_table
 from fedproc.cli.parser import Parser, add_experiment_flags, given
+from fedproc.comparison.beside import has_sites, run_beside
 from fedproc.comparison.compare import merged, read_toml
+from fedproc.comparison.sites import compared, site_rows
 from fedproc.effect import expect_effect
 from fedproc.errors import Diverged, Failed, InputError, suggestion
 from fedproc.experiment import Experiment
+from fedproc.files import write_file
 from fedproc.methods.method import Method
 from fedproc.methods.plugin import all_methods
-from fedproc.simulation.drive import run
+from fedproc.report.sites import site_table
+from fedproc.simulation.drive import Run, run
 from fedproc.watchers.tensorboard import TensorBoard
 
 LISTS = ("methods", "seeds", "reference")  # of a comparison
@@ -40,6 +46,14 @@ def add_out(parser: Parser, default: str) -> None:
     group = parser.add_argument_group("run folder")
     group.add_argument("--out", type=Path, default=Path(default), help=f"folder of the run; default: {default}")
     group.add_argument("--fresh", action="store_true", help="start over instead of continuing what is in --out")
+    group.add_argument(
+        "--no-alone", action="store_true", help="where clients are real sites: do not train each alone for comparison"
+    )
+    group.add_argument(
+        "--fine-tune", metavar="EPOCHS", type=int, default=FINE_TUNING_EPOCHS,
+        help="where clients are real sites: epochs of each from the trained model on, for comparison; "
+        f"default: {FINE_TUNING_EPOCHS}, 0: none",
+    )  # fmt: skip
     group.add_argument("--log", choices=["tensorboard"], help="also write tensorboard/ in the run folder")
     group.add_argument("--config", type=Path, help="TOML file with the same names as the flags")
 
@@ -74,17 +88,38 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     if done.result["status"] != "finished":
         kind = Diverged if done.result["status"] == "diverged" else Failed
         raise kind(done.result["round"], done.result["reason"])
+    _show(done, parsed.out, console)
+    if has_sites(experiment):
+        display = Display(console)
+        if experiment.method_type.federated and (not parsed.no_alone or parsed.fine_tune):
+            console.print("for comparison: each site by itself (--no-alone and --fine-tune 0 leave it out)")
+            how = {"fresh": parsed.fresh, "watcher": display, "interrupt": parsed.interrupt}
+            run_beside([done], not parsed.no_alone, parsed.fine_tune, parsed.out, **how)
+        rows = site_rows([compared(experiment.method, {done.seed: parsed.out}, {})])
+        if rows:
+            write_file(
+                parsed.out / "sites.csv", partial(Path.write_text, data=site_table(rows).csv(), encoding="utf-8")
+            )
+            print_table(console, site_table(rows))
+    console.print(f"written to {parsed.out}", highlight=False)
+    return 0
+
+
+def _show(done: Run, out: Path, console: Console) -> None:
+    """The headline numbers."""
+    experiment = done.experiment
     table = Table(title=f"{experiment.method} on {experiment.data}", title_justify="left", show_header=False)
     last = done.metrics[-1]
     models = last.get("final_models") or last.get("val_final_models") or {}
     names = {"final_accuracy", "best_accuracy", "last10_accuracy", "final_prototype_accuracy", "final_own_accuracy"}
+    names |= {"test_accuracy", "test_prototype_accuracy"}  # of the kept model
     names |= {f"final_{name}_accuracy" for name in models}
     for name, value in done.result.items():
         if name.removeprefix("val_") in names:
             table.add_row(name.replace("_", " "), f"{100 * value:.2f} %")
+    if "kept_round" in done.result:
+        table.add_row("kept round", f"{done.result['kept_round']}")
     table.add_row("rounds", f"{done.result['rounds']}")
     table.add_row("seconds", f"{done.result['seconds']:.1f}")
     table.add_row("samples per second", f"{done.result['samples_per_second']:,.0f}")
     console.print(table)
-    console.print(f"written to {parsed.out}", highlight=False)
-    return 0

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from fedproc.comparison.beside import has_sites, run_beside
+from fedproc.comparison.sites import SiteRow, compared, site_rows
 from fedproc.data import SOURCES
 from fedproc.effect import expect_effect
 from fedproc.errors import InputError, with_flags
@@ -45,6 +47,12 @@ class Seeded(Protocol):
     @property
     def metrics(self) -> list[Given]: ...
 
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def path(self) -> Path | None: ...
+
 
 @dataclass(frozen=True)
 class Row:
@@ -65,6 +73,11 @@ class Row:
         }
         ended = ([run.seed for run in by_status[status]] for status in ("diverged", "failed"))
         return cls(label, by_status["finished"], *ended)
+
+    @property
+    def method(self) -> str:
+        """Of its runs, or what it is called."""
+        return self.runs[0].method if self.runs else self.label
 
     def by_seed(self, name: str) -> dict[int, float]:
         """A number of result.json for each seed that finished."""
@@ -107,13 +120,16 @@ def compare(
     watcher: Watcher | None = None,
     interrupt: Interrupt | None = None,
     workers: Asked = 1,
+    alone: bool = False,
+    fine_tune: int = 0,
     **given: Any,
 ) -> Comparison:
     """Run every method and variant with every seed; `given` are fields of Experiment shared by all.
 
     Differences are to `reference`, a method or variant: FedAvg where it takes part, else the first. Called again
     with more seeds or methods, it continues the folder and includes the runs that are in it. `workers` are processes
-    that share the work, a number or `auto`.
+    that share the work, a number or `auto`. Where the clients are real sites, `alone` adds SOLO as a row, and each run
+    is fine-tuned at each site for `fine_tune` epochs, in a folder inside its own.
     """
     if len(set(methods)) != len(methods):
         raise InputError(f"--methods {' '.join(methods)}: expected each method once")
@@ -131,6 +147,8 @@ def compare(
             if other in known and other != method:
                 raise InputError(f"variant {label}: options of {other}, but its method is {method}")
         overrides[label] = dict(values)
+    if alone and overrides and _lacks_solo(given, overrides):
+        overrides["solo"] = {"method": "solo"}
     if not overrides or not seeds:
         raise InputError("--methods and --seeds: expected at least one of each")
     if len(set(seeds)) != len(seeds):
@@ -169,6 +187,8 @@ def compare(
     try:
         how: Given = {"fresh": fresh, "watcher": watcher, "interrupt": interrupt}
         runs = {run.label: run for run in run_many(experiments, workers, folder, **how)}
+        if folder is not None and fine_tune:
+            run_beside(runs.values(), False, fine_tune, folder, workers=workers, **how)
         done: dict[str, list[Seeded]] = {label: [s for s in saved.get(label, []) if s.result] for label in labels}
         for label in overrides:
             done[label] += [runs[f"{label}/seed-{seed}"] for seed in seeds]
@@ -182,6 +202,26 @@ def compare(
     finally:
         if lock is not None:
             lock.release()
+
+
+def _lacks_solo(given: Given, overrides: Mapping[str, Given]) -> bool:
+    """Whether the clients are real sites, and no row shows what each has alone."""
+    methods = {values.get("method") for values in overrides.values()}
+    first = Experiment(**merged(given, next(iter(overrides.values()))))
+    return has_sites(first) and "solo" not in methods and "solo" not in overrides
+
+
+def sites_of(comparison: Comparison) -> list[SiteRow]:
+    """What each real site has of each federated row, beside what it has alone."""
+    alone = {}
+    federated = []
+    for row in comparison.rows:
+        runs = {run.seed: run.path for run in row.runs if run.path is not None}
+        if runs and row.method == "solo":
+            alone = runs
+        elif runs:
+            federated.append((row.label, runs))
+    return site_rows([compared(label, runs, alone) for label, runs in federated])
 
 
 def _expect_effect(

@@ -19,14 +19,15 @@ CHUNK = 4096
 
 @dataclass(frozen=True)
 class Split:
-    """images (N, C, H, W) uint8, labels (N,), and where known the site (N,) each image comes from and the group (N,),
-    such as a patient, that no split may divide.
+    """images (N, C, H, W) uint8, labels (N,), and where known the site (N,) each image comes from, the group (N,), such
+    as a patient, that no split may divide, and what each image is called.
     """
 
     images: Bytes
     labels: Labels
     sites: Labels | None = None
     groups: Labels | None = None
+    names: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedproc.beside import alone
 from fedproc.data import FEDERATION, source_of
 from fedproc.errors import Diverged, Failed, MethodError, RunError
 from fedproc.experiment import Experiment
@@ -164,7 +165,7 @@ class Driver:
         took_part = [set(record.get("took_part", ())) for record in self.records]
         self._say("each site now trains alone, for comparison")
         try:
-            return self._play_run(_alone(self._experiment), f"{self._run}{ALONE}", took_part)
+            return self._play_run(alone(self._experiment), f"{self._run}{ALONE}", took_part)
         except TooFew as error:
             self._say(f"training alone was given up: {error}")
         return "finished"
@@ -495,21 +496,3 @@ def _clock(exchange: Exchange, wall: float) -> None:
     else:
         names = {Kind.TRAIN: "train", Kind.CLASS_MEANS: "prototypes", Kind.EVALUATE: "evaluation"}
         exchange.seconds = {names[exchange.kind]: wall}
-
-
-def _alone(e: Experiment) -> Experiment:
-    """The experiment in which each site trains for itself: the same images, network and training."""
-    skipped = {
-        "method",
-        "plugin",
-        "options",
-        "merge",
-        "server_step",
-        "sample",
-        "average_weights",
-        "send_averaged",
-        "ccvr",
-    }
-    kept = {name: getattr(e, name) for name in type(e).model_fields if name not in skipped}
-    solo = {"epochs": e.rounds * e.epochs, "start": "same"}
-    return Experiment(**{**kept, "method": "solo", "solo": solo})

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedproc import __version__
-from fedproc.comparison.compare import curves
+from fedproc.comparison.compare import curves, sites_of
 from fedproc.errors import InputError
 from fedproc.figures.curves import draw_curves
 from fedproc.figures.style import lines
@@ -19,6 +19,7 @@ from fedproc.paper.exhibits import EXHIBITS, REFERENCE
 from fedproc.report.gather import Exhibited, Gathered, Group, gather, many
 from fedproc.report.heatmaps import draw_classes, draw_confusions, draw_holdings
 from fedproc.report.page import Page
+from fedproc.report.sites import draw_gains, site_table
 from fedproc.report.summary import accuracies, differences, differences_by_column
 from fedproc.report.tables import Grid, Number, Shown, Table
 from fedproc.report.times import PARTS, draw_times
@@ -109,7 +110,7 @@ def _differences(page: Page, name: str, content: dict[str, Any]) -> list[str]:
 
 def _section(page: Page, name: str, group: Group, folded: bool) -> None:
     comparison = group.comparison
-    parts = []
+    parts = _sites(page, name, group)
     if comparison.rows:
         table = accuracies(comparison, group.published, everything=True)
         parts.append(page.table(f"{name}-accuracy", replace(table, note=POOLED if group.pooled else "")))
@@ -129,6 +130,17 @@ def _section(page: Page, name: str, group: Group, folded: bool) -> None:
     if folded and more:
         more = ["<details><summary>classes, partition, time</summary>", *more, "</details>"]
     page.section(name, group.title, *parts, *more)
+
+
+def _sites(page: Page, name: str, group: Group) -> list[str]:
+    """What each real site gained, which its people ask first."""
+    rows = sites_of(group.comparison)
+    if not rows:
+        return []
+    parts = ["<h3>Did it help each site?</h3>", page.table(f"{name}-sites", site_table(rows))]
+    if (drawn := draw_gains(rows)) is not None:
+        parts.append(page.figure(f"{name}-gains", drawn, "Gain of each site over training alone"))
+    return parts
 
 
 def _ends(rows: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedproc.beside import ALONE, FINE_TUNED
 from fedproc.comparison.compare import MAY_DIFFER, Comparison, Row, usual_reference
 from fedproc.data import SOURCES
 from fedproc.errors import InputError
@@ -82,7 +83,8 @@ def gather(folders: Sequence[Path], reference: str | None = None) -> Gathered:
         for path in sorted(folder.rglob("comparison.json")):
             compared.setdefault(path.parent.resolve(), read_json(path) or {})
         for path in sorted(folder.rglob("config.json")):
-            _take(homes, path.parent)
+            if not _beside(path.parent):
+                _take(homes, path.parent)
         for path in sorted(folder.rglob("metrics.jsonl")):
             if not path.with_name("config.json").is_file() and path.with_name("environment.json").is_file():
                 what = "config.json is missing beside metrics.jsonl"
@@ -104,6 +106,11 @@ def _take(homes: dict[Path, SavedRun], folder: Path) -> None:
     way_out = f"move {folder} away to have the page without it"
     if whole not in homes and (found := read_run(folder, way_out)) is not None:
         homes[whole] = found
+
+
+def _beside(folder: Path) -> bool:
+    """Whether a run stands beside another one, inside its folder."""
+    return folder.name in (ALONE, FINE_TUNED) and (folder.parent / "config.json").is_file()
 
 
 def _mergeless(run: SavedRun) -> bool:

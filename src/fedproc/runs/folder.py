@@ -6,6 +6,7 @@ partition.json      how many samples of each class each client holds
 metrics.jsonl       one line per round, each with a checksum of itself and of all before it
 sites.jsonl         correct answers and images of each class at each site, where clients are real sites
 checkpoint/         the last two while running, the final one after
+predictions.csv     what the model says of each held-out image, where that was asked for
 model.safetensors   the trained network, prototypes, class names, normalisation
 result.json         the headline numbers; its presence means the run is over
 """
@@ -49,6 +50,8 @@ FILES = (
     "metrics.jsonl",
     "confusion.jsonl",
     "sites.jsonl",
+    "predictions.csv",
+    "sites.csv",
     "model.safetensors",
     "averaged.safetensors",
     "model.onnx",

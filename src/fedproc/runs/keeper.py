@@ -104,7 +104,7 @@ class Keeper:
         for name in ("partition_file", "encoder_weights", "start_from"):
             path = getattr(e, name)
             if path is not None:
-                config[f"{name}_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+                config[f"{name}_sha256"] = file_hash(path)
         if (digest := plugin_hash(e.method, e.plugin)) is not None:
             config["plugin_sha256"] = digest
         source = encoder_file(e.network) if self.assembly.spec.foreign else None
@@ -222,6 +222,11 @@ class Keeper:
         yield "model.safetensors", {**layout.named(weights), **prototypes}
         if state.averaged is not None:
             yield "averaged.safetensors", {**layout.named(state.averaged), **prototypes}
+
+
+def file_hash(path: Path) -> str:
+    """By which a file is known, wherever it lies."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _beside(record: Record) -> dict[str, Record]:

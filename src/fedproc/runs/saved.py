@@ -59,6 +59,10 @@ class SavedRun:
         return str(self.config["method"])
 
     @property
+    def path(self) -> Path:
+        return self.folder
+
+    @property
     def status(self) -> str:
         return str(self.result.get("status", f"under way, {len(self.metrics)} of {self.config['rounds']} rounds"))
 

@@ -26,7 +26,7 @@ from fedproc.simulation.interrupt import Interrupt
 from fedproc.simulation.place import Place, alone
 from fedproc.simulation.preparation import Library
 from fedproc.simulation.session import Session, from_plugin
-from fedproc.simulation.watching import Nobody, Watcher, headline
+from fedproc.simulation.watching import Nobody, Watcher, few_steps, headline
 
 Record = dict[str, Any]
 
@@ -44,6 +44,10 @@ class Run:
     @property
     def seed(self) -> int:
         return self.experiment.seed
+
+    @property
+    def method(self) -> str:
+        return self.experiment.method
 
 
 def run(
@@ -97,7 +101,9 @@ def run_all(
                 how = f"{executor.name} on {_device(sessions[0])}, {_lanes(executor)}"
                 about = headline(sessions[0].images, sessions[0].client_sizes, how)
                 notes, executor.notes = executor.notes, []
-                watcher.begin(sessions, about, notes)
+                first = sessions[0]
+                work = (first.client_sizes, first.plan.clients, first.experiment.batch_size, first.experiment.epochs)
+                watcher.begin(sessions, about, [*few_steps(*work), *notes])
                 drive(unfinished, executor, watcher, interrupt, place)
                 _record(unfinished, executor, place, work_of(executor))
         made = {

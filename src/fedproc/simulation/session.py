@@ -9,6 +9,7 @@ from typing import Any
 from fedproc.assembly import fresh_weights, resolve_device
 from fedproc.errors import Diverged, Failed, MethodError
 from fedproc.experiment import Experiment
+from fedproc.files import write_file
 from fedproc.lanes import Job, Outcome
 from fedproc.lanes.executor import LaneError
 from fedproc.protocol.exchange import Exchange
@@ -16,8 +17,9 @@ from fedproc.protocol.plan import Progress, cohort
 from fedproc.protocol.rounds import Step, play
 from fedproc.protocol.task import SERVER, Kind, Task
 from fedproc.protocol.weights import Weights
-from fedproc.runs.folder import client_model
+from fedproc.runs.folder import RunFolder, client_model
 from fedproc.runs.keeper import Keeper
+from fedproc.simulation.predictions import write_predictions
 from fedproc.simulation.preparation import Library, deal, prepare, site_names
 from fedproc.site import Site
 
@@ -69,6 +71,19 @@ class Session(Keeper):
 
     def client_names(self) -> list[str]:
         return site_names(self.experiment, self.images)
+
+    def write_beside(self, folder: RunFolder) -> None:
+        if not self.experiment.predictions:
+            return
+        models: dict[int | None, Weights] = {None: self.state.weights}
+        held_out = self.held_out
+        if self.plan.keep == "best" and self.state.kept is not None:
+            models, held_out = {None: self.state.kept.weights}, self.test
+        if self.plan.shared is not None:
+            own = {client: self.states.latest(client) for client in range(len(self.clients))}
+            models = {client: Weights.of(state) for client, state in own.items() if state is not None}
+        fill = partial(write_predictions, setting=self.setting, images=self.images, held_out=held_out, models=models)
+        write_file(folder.path / "predictions.csv", fill)
 
     def held_counts(self) -> list[list[int]]:
         return [data.class_counts.round().long().tolist() for data in self.clients]

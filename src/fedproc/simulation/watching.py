@@ -68,6 +68,21 @@ class Nobody:
     def end(self) -> None: ...
 
 
+FEW = 5  # steps a round
+
+
+def few_steps(sizes: Sequence[int], names: Sequence[str], batch_size: int, epochs: int) -> list[str]:
+    """A line where clients take so few steps a round that hardly anything is learnt."""
+    steps = [max(1, size // batch_size) * epochs for size in sizes]
+    few = [client for client, taken in enumerate(steps) if taken < FEW]
+    if not few:
+        return []
+    least = min(few, key=lambda client: steps[client])
+    who = f"{len(few)} of {len(sizes)} clients take fewer than {FEW} steps a round"
+    fewest = f"client {names[least]} {steps[least]}, of {sizes[least]:,} images"
+    return [f"{who} ({fewest}): take a smaller --batch-size than {batch_size}, or more --epochs than {epochs}"]
+
+
 def headline(images: Images, sizes: Sequence[int], how: str) -> str:
     """What is trained, by clients of these sizes, and how."""
     counts = f"{len(images.train):,} training and {len(images.test):,} test images, {images.classes} classes"

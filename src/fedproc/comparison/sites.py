@@ -1,0 +1,239 @@
+"""What each real site has of a model: its accuracy on the site's own test images, and the gain over training alone,
+with intervals by bootstrap.
+
+Where predictions.csv tells every image, whole groups (patients) are drawn again, the same for all models that are
+compared and for all seeds, so that differences are paired; where a federation tells counts only, images are drawn as if
+they had nothing to do with each other, which makes intervals of differences wider.
+"""
+
+from __future__ import annotations
+
+import csv
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedproc.beside import ALONE, FINE_TUNED
+from fedproc.errors import InputError
+from fedproc.runs.lines import read_lines
+from fedproc.runs.schema import SitesLine
+
+Floats = npt.NDArray[np.float64]
+DRAWS = 2000
+LOW, HIGH = 2.5, 97.5
+MEAN = "mean over sites"
+NEEDED = ("path", "site", "group", "class", "predicted")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run got right at one site: images and correct answers of each group, or in all where nothing says which
+    image is which.
+    """
+
+    groups: tuple[str, ...]
+    images: Floats
+    correct: Floats
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.correct.sum() / self.images.sum())
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over seeds, and where 95 % of the draws lie."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class SiteRow:
+    """One method at one site, in shares of 1. Alone and fine-tuned are None where there was no such run."""
+
+    site: str
+    label: str
+    images: float
+    groups: float
+    seeds: int
+    federated: Interval
+    alone: Interval | None = None
+    gain: Interval | None = None
+    fine_tuned: Interval | None = None
+    fine_tuned_gain: Interval | None = None
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The runs of one row by seed: each with the folder of its own run, of training alone and of fine-tuning."""
+
+    label: str
+    runs: Mapping[int, Path]
+    alone: Mapping[int, Path] = field(default_factory=dict)
+    fine_tuned: Mapping[int, Path] = field(default_factory=dict)
+
+
+def beside(folder: Path, name: str) -> Path | None:
+    """The finished run of that name inside another's folder."""
+    path = folder / name
+    return path if (path / "result.json").is_file() else None
+
+
+def compared(label: str, runs: Mapping[int, Path], alone: Mapping[int, Path]) -> Compared:
+    """A row with what stands beside it: runs alone that it shares with others, or in its own folders."""
+    inside = {seed: found for seed, path in runs.items() if (found := beside(path, ALONE)) is not None}
+    tuned = {seed: found for seed, path in runs.items() if (found := beside(path, FINE_TUNED)) is not None}
+    return Compared(label, runs, {**inside, **alone}, tuned)
+
+
+def outcomes(folder: Path) -> dict[str, Outcome]:
+    """Of a run's model at each site: from predictions.csv, or from the counts that sites told."""
+    path = folder / "predictions.csv"
+    if path.is_file():
+        return _predicted(path)
+    lines = read_lines(folder / "sites.jsonl", SitesLine)
+    told: dict[str, Any] = lines[-1]["sites"] if lines else {}
+    return {
+        site: Outcome((), np.array([float(sum(each["total"]))]), np.array([float(sum(each["correct"]))]))
+        for site, each in told.items()
+        if sum(each["total"])
+    }
+
+
+def _predicted(path: Path) -> dict[str, Outcome]:
+    counted: dict[str, dict[str, list[int]]] = {}
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            if not set(NEEDED) <= set(reader.fieldnames or ()):
+                raise InputError(f"{path}: expected the columns {', '.join(NEEDED)}")
+            for row in reader:
+                if row["site"]:
+                    group = row["group"] or row["path"]
+                    cell = counted.setdefault(row["site"], {}).setdefault(group, [0, 0])
+                    cell[0] += 1
+                    cell[1] += row["class"] == row["predicted"]
+    except (OSError, csv.Error, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    found = {}
+    for site, groups in counted.items():
+        numbers = np.array(list(groups.values()), dtype=np.float64)
+        found[site] = Outcome(tuple(groups), numbers[:, 0], numbers[:, 1])
+    return found
+
+
+def site_rows(rows: Sequence[Compared]) -> list[SiteRow]:
+    """Every site with every row, sites in order, and the mean over sites where there are several; empty where nothing
+    says what sites have.
+    """
+    found: dict[tuple[str, str], _AtSite] = {}
+    for row in rows:
+        models = [
+            (
+                outcomes(path),
+                outcomes(row.alone[seed]) if seed in row.alone else {},
+                outcomes(row.fine_tuned[seed]) if seed in row.fine_tuned else {},
+            )
+            for seed, path in row.runs.items()
+        ]
+        sites = sorted({site for own, _, _ in models for site in own})
+        at = [_at_site([tuple(each.get(site) for each in kinds) for kinds in models]) for site in sites]
+        found |= {(site, row.label): each for site, each in zip(sites, at, strict=True)}
+        if len(sites) > 1:
+            found[MEAN, row.label] = _mean(at)
+    labels = [row.label for row in rows]
+    ordered = sorted(found, key=lambda key: (key[0] == MEAN, key[0], labels.index(key[1])))
+    return [found[key].row(*key) for key in ordered]
+
+
+@dataclass(frozen=True)
+class _AtSite:
+    """A row's models at a site, by kind."""
+
+    images: float
+    groups: float
+    seeds: int
+    kinds: Mapping[str, _Drawn]
+
+    def row(self, site: str, label: str) -> SiteRow:
+        found = dict(self.kinds)
+        for kind, gain in (("federated", "gain"), ("fine_tuned", "fine_tuned_gain")):
+            if kind in found and "alone" in found:
+                found[gain] = found[kind] - found["alone"]
+        shown = {name: drawn.interval() for name, drawn in found.items()}
+        return SiteRow(site, label, self.images, self.groups, self.seeds, **shown)
+
+
+def _at_site(models: Sequence[Sequence[Outcome | None]]) -> _AtSite:
+    """From the outcomes of each seed: federated, alone, fine-tuned."""
+    there = [each for each in models if each[0] is not None]
+    first = [each[0] for each in there if each[0] is not None]
+    draws = _Draws(first)
+    kinds = {}
+    for place, name in enumerate(("federated", "alone", "fine_tuned")):
+        whole = [outcome for each in there if (outcome := each[place]) is not None]
+        if len(whole) == len(first):
+            kinds[name] = draws.of(whole)
+    images = float(np.mean([one.images.sum() for one in first]))
+    return _AtSite(images, float(np.mean([len(one.groups) for one in first])), len(first), kinds)
+
+
+def _mean(sites: Sequence[_AtSite]) -> _AtSite:
+    """Over sites, each counting as much as the others; a kind that some site lacks is left out."""
+    common = [name for name in sites[0].kinds if all(name in site.kinds for site in sites)]
+    kinds = {
+        name: _Drawn(
+            float(np.mean([site.kinds[name].value for site in sites])),
+            np.mean([site.kinds[name].draws for site in sites], axis=0),
+        )
+        for name in common
+    }
+    return _AtSite(sum(s.images for s in sites), sum(s.groups for s in sites), max(s.seeds for s in sites), kinds)
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A mean over seeds as it is, and as it is in each draw."""
+
+    value: float
+    draws: Floats
+
+    def __sub__(self, other: _Drawn) -> _Drawn:
+        return _Drawn(self.value - other.value, self.draws - other.draws)
+
+    def interval(self) -> Interval:
+        low, high = np.percentile(self.draws, [LOW, HIGH])
+        return Interval(self.value, float(low), float(high))
+
+
+class _Draws:
+    """How often each group is in each draw: one choice for all models and seeds of a site."""
+
+    def __init__(self, runs: Sequence[Outcome]) -> None:
+        self._names = sorted({group for run in runs for group in run.groups})
+        said = "\0".join(self._names) or repr([(run.images.tolist(), run.correct.tolist()) for run in runs])
+        self._random = np.random.default_rng(zlib.crc32(said.encode()))  # sites are drawn apart from each other
+        self._place = {name: place for place, name in enumerate(self._names)}
+        count = len(self._names)
+        self._times = self._random.multinomial(count, np.full(count, 1 / count), DRAWS) if count else None
+
+    def of(self, runs: Sequence[Outcome]) -> _Drawn:
+        each = [self._accuracy(run) for run in runs]
+        return _Drawn(float(np.mean([run.accuracy for run in runs])), np.mean(each, axis=0))
+
+    def _accuracy(self, run: Outcome) -> Floats:
+        if self._times is None or not set(run.groups) <= set(self._names) or not run.groups:
+            total = int(run.images.sum())
+            drawn: Floats = self._random.binomial(total, run.accuracy, DRAWS) / total
+            return drawn
+        times = self._times[:, [self._place[group] for group in run.groups]]
+        images = times @ run.images
+        right = times @ run.correct
+        return np.where(images > 0, right / np.maximum(images, 1), run.accuracy)
