@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
+from fedproc.cli import main
 from fedproc.cli.commands import execute
 from fedproc.data.images import Images, Split
 from fedproc.experiment import Experiment
@@ -147,6 +149,15 @@ def work(folder: Path, images: Images | None = None, fresh: bool = False, **give
 def fedproc(*words: object) -> subprocess.CompletedProcess[str]:
     """The command line, as a process of its own."""
     return subprocess.run([sys.executable, "-m", "fedproc", *map(str, words)], capture_output=True, text=True)
+
+
+def typed(words: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """The command line in this process: exit code, output and errors."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    code = main(words.split())
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    return (code, *capsys.readouterr())
 
 
 @pytest.fixture(scope="session")

@@ -66,7 +66,7 @@ def test_config_gives_the_experiment_back(method: str) -> None:
         ({"lr": 0.1, "lr_floor": 0.2}, "--lr-floor 0.2: expected at most --lr 0.1"),
         ({"send_averaged": True}, "--send-averaged true: needs --average-weights, for example 0.8"),
         ({"fedproc": {"tau": "inf"}}, "--fedproc.tau inf: expected a finite number"),
-        ({"preset": "mine"}, "--preset mine: expected paper or author_code"),
+        ({"preset": "mine"}, "--preset mine: expected paper, tuned or author_code"),
         (
             {"partition": "odd"},
             "--partition odd: expected dirichlet, dirichlet-plain, shards, quantity, iid, natural or file",

@@ -11,7 +11,7 @@ from PIL import Image
 from fedproc import Experiment, InputError, compare, run
 from fedproc.comparison.compare import merged, read_toml
 
-GIVEN = {"clients": 3, "min_size": 5, "rounds": 2, "epochs": 1, "batch_size": 16, "device": "cpu"}
+GIVEN = {"preset": "paper", "clients": 3, "min_size": 5, "rounds": 2, "epochs": 1, "batch_size": 16, "device": "cpu"}
 
 
 def test_rows_table_and_picture(pictures: Path, tmp_path: Path) -> None:

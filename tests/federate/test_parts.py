@@ -17,7 +17,7 @@ from fedproc.federate import kits, log
 from fedproc.federate.joining import Seen
 from fedproc.federate.server_run import checked_seen
 from fedproc.federate.state import DiskState
-from fedproc.federate.watching import Page, Watching, gains
+from fedproc.federate.watching import Page, Watching
 from fedproc.protocol.guard import Refused
 
 pytest.importorskip("nvflare")
@@ -195,13 +195,3 @@ def test_off_a_terminal_every_round_is_a_line(tmp_path: Path) -> None:
         "site b away: it has gone",
         "round 2 of 3: 1 sites, loss 0.250",
     ]
-
-
-def test_gains_stand_beside_each_other(tmp_path: Path) -> None:
-    from fedproc.runs.lines import append_line
-
-    for folder, right in ((tmp_path, 3), (tmp_path / "alone", 1)):
-        folder.mkdir(exist_ok=True)
-        counts = {"a": {"correct": [right, 0], "total": [4, 0]}}
-        append_line(folder / "sites.jsonl", {"round": 1, "sites": counts}, "")
-    assert gains(tmp_path) == [("a", 4, 0.75, 0.25)]

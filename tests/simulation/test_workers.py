@@ -428,7 +428,7 @@ def test_a_long_path_gets_short_sockets(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(where) < mps.LONGEST and not Path(where).exists()
 
 
-GIVEN = {"clients": 3, "min_size": 5, "rounds": 3, "epochs": 1, "batch_size": 16, "device": "cpu"}
+GIVEN = {"preset": "paper", "clients": 3, "min_size": 5, "rounds": 3, "epochs": 1, "batch_size": 16, "device": "cpu"}
 
 
 def test_a_refused_command_changes_nothing_and_finished_runs_need_no_workers(pictures: Path, tmp_path: Path) -> None:

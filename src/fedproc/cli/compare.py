@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedproc.cli.display import print_table
 from fedproc.cli.parser import Parser, add_experiment_flags, add_workers, whole_numbers
-from fedproc.cli.run import add_out, gathered, watching
+from fedproc.cli.run import add_out, expect_epochs, gathered, watching
 from fedproc.comparison.compare import compare, read_toml, sites_of
 from fedproc.errors import InputError, RunError
 from fedproc.files import write_file
@@ -59,6 +59,7 @@ def add(commands: Any, methods: Mapping[str, type[Method]]) -> None:
 
 
 def command(parsed: argparse.Namespace, console: Console) -> int:
+    expect_epochs(parsed)
     values = gathered(parsed)
     listed = _list("seeds", parsed.seeds, values.pop("seeds", ["0", "1", "2"]))
     seeds = whole_numbers("--seeds", listed)

@@ -10,13 +10,17 @@ from typing import Any
 
 from rich.console import Console
 
+from fedproc.beside import FINE_TUNING_EPOCHS
+from fedproc.cli.display import print_table
 from fedproc.cli.parser import Parser, add_experiment_flags, given
 from fedproc.comparison.compare import merged, read_toml
+from fedproc.comparison.sites import compared, site_rows
 from fedproc.data import FEDERATION
-from fedproc.errors import InputError
+from fedproc.errors import Diverged, Failed, InputError
 from fedproc.experiment import Experiment
 from fedproc.federate.names import require_nvflare
 from fedproc.methods.method import Method
+from fedproc.report.sites import site_table
 
 NOT_HERE = (
     "data", "data_dir", "clients", "partition", "beta", "classes_per_client", "partition_file", "min_size",
@@ -81,6 +85,11 @@ def _add_start(parts: Any, methods: Mapping[str, type[Method]]) -> None:
     group.add_argument("--classes", nargs="+", metavar="NAME", help="classes that may occur; default: what sites have")
     group.add_argument("--server-test", help="folder of test images on the server, in folders by class")
     group.add_argument("--no-alone", action="store_true", help="do not let sites train alone for comparison")
+    group.add_argument(
+        "--fine-tune", metavar="EPOCHS", type=int, default=FINE_TUNING_EPOCHS,
+        help="epochs of each site from the trained model on, for comparison; "
+        f"default: {FINE_TUNING_EPOCHS}, 0: none",
+    )  # fmt: skip
     group.add_argument("--page", metavar="[HOST:]PORT", help="also show the run on a web page; HOST: 127.0.0.1")
     group.add_argument("--open", action="store_true", help="open that page in a browser")
     add_experiment_flags(start, without=NOT_HERE, methods=methods)
@@ -111,7 +120,7 @@ def _demo(parsed: argparse.Namespace, console: Console) -> int:
 
     with watching.Watching(console, parsed.page, parsed.open) as display:
         result = run_demo(parsed.out, parsed.method, _printer(console), display, parsed.interrupt.check)
-    code = watching.show_result(console, parsed.out / "run", result)
+    code = _show_result(console, parsed.out / "run", result)
     page = write_report([parsed.out / "run"], parsed.out / "report", None, lambda doing: None)
     console.print(f"report: {page}", highlight=False, soft_wrap=True)
     return code
@@ -225,14 +234,29 @@ def _start(parsed: argparse.Namespace, console: Console) -> int:
     for name in ("min_sites", "timeout", "join_timeout"):
         if getattr(parsed, name) < 1:
             raise InputError(f"--{name.replace('_', '-')} {getattr(parsed, name)}: expected at least 1")
+    if parsed.fine_tune < 0:
+        raise InputError(f"--fine-tune {parsed.fine_tune}: expected at least 0")
     options = Options(
         min_sites=parsed.min_sites, timeout=parsed.timeout, join_timeout=parsed.join_timeout, classes=parsed.classes,
-        server_test=parsed.server_test, alone=not parsed.no_alone,
+        server_test=parsed.server_test, alone=not parsed.no_alone, fine_tune=parsed.fine_tune,
     )  # fmt: skip
     with watching.Watching(console, parsed.page, parsed.open) as display:
         supervisor = Supervisor(kit, experiment, options, parsed.out, display, parsed.interrupt.check, parsed.wait)
         result = supervisor.run()
-    return watching.show_result(console, parsed.out, result)
+    return _show_result(console, parsed.out, result)
+
+
+def _show_result(console: Console, out: Path, result: dict[str, Any]) -> int:
+    """The end of a run: each site's gain, and where everything lies."""
+    if result["status"] != "finished":
+        kind = Diverged if result["status"] == "diverged" else Failed
+        raise kind(result["round"], result["reason"])
+    print_table(console, site_table(site_rows([compared(str(result["method"]), {0: out}, {})])))
+    accuracy = float(result["final_accuracy"] if "final_accuracy" in result else result["val_final_accuracy"])
+    console.print(
+        f"accuracy over all {100 * accuracy:.2f} %, {result['rounds']} rounds; written to {out}", highlight=False
+    )
+    return 0
 
 
 def _status(parsed: argparse.Namespace, console: Console) -> int:

@@ -64,6 +64,11 @@ def watching(parsed: argparse.Namespace, console: Console) -> Display | TensorBo
     return TensorBoard(display) if parsed.log == "tensorboard" else display
 
 
+def expect_epochs(parsed: argparse.Namespace) -> None:
+    if parsed.fine_tune < 0:
+        raise InputError(f"--fine-tune {parsed.fine_tune}: expected at least 0")
+
+
 def gathered(parsed: argparse.Namespace) -> dict[str, Any]:
     """The file's values, overridden by the flags."""
     below = read_toml(parsed.config, "--config") if parsed.config else {}
@@ -78,6 +83,7 @@ def gathered(parsed: argparse.Namespace) -> dict[str, Any]:
 
 
 def command(parsed: argparse.Namespace, console: Console) -> int:
+    expect_epochs(parsed)
     values = gathered(parsed)
     experiment = Experiment(**values)
     expect_effect(values, [experiment])

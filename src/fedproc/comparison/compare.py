@@ -269,10 +269,12 @@ def _check_settings(
     new = rows.get(label) or (rows[plain[0]] if plain and label in known else None)
     if new is None:
         return
-    alone = any(
-        known[method].rounds is not Method.rounds for method in (new.method, saved[0].method) if method in known
-    )
-    follows = {"clients": new.partition in ("natural", "file"), "rounds": alone}  # set by the data, or by the method
+    kinds = [known[method] for method in (new.method, saved[0].method) if method in known]
+    follows = {  # set by the data, by the method, or by what the preset has for it
+        "clients": new.partition in ("natural", "file"),
+        "rounds": any(kind.rounds is not Method.rounds for kind in kinds),
+        "calibrate": any(not kind.federated for kind in kinds),
+    }
     for run in saved:
         for path, before, after in differences(run.config, new.config()):
             options = label not in rows and path in known

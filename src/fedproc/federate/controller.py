@@ -18,9 +18,10 @@ from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
+from fedproc.beside import ALONE, FINE_TUNED
 from fedproc.errors import InputError, RunError
 from fedproc.experiment import Experiment
-from fedproc.federate.driver import ALONE, Driver, Options
+from fedproc.federate.driver import Driver, Options
 from fedproc.federate.lifeline import end_with_parent
 from fedproc.federate.log import say
 from fedproc.federate.names import BODY, HEAD, LARGEST_MESSAGE, RESULT, TASK, TOPIC
@@ -80,9 +81,10 @@ class RoundsController(Controller):  # type: ignore[misc]
                 self._deliver(home, Path(workspace.get_run_dir(fl_ctx.get_job_id())) / RESULT)
 
     def _deliver(self, home: Path, target: Path) -> None:
-        """Put the run's folder, and that of training alone, where they can be downloaded from."""
+        """Put the run's folder, and those of the runs beside it, where they can be downloaded from."""
         ignored = shutil.ignore_patterns("checkpoint", ".tmp-*", ".lock*")
-        for name, place in ((self._run, target), (self._run + ALONE, target / "alone")):
+        beside = [(f"{self._run}-{kind}", target / kind) for kind in (ALONE, FINE_TUNED)]
+        for name, place in [(self._run, target), *beside]:
             if (home / name).is_dir():
                 shutil.copytree(home / name, place, dirs_exist_ok=True, ignore=ignored)
                 shutil.copyfile(home / f"{name}{AGREED}", place / "federation.json")

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedproc.beside import alone
+from fedproc.beside import ALONE, FINE_TUNED, FINE_TUNING_EPOCHS, alone, fine_tuned
 from fedproc.data import FEDERATION, source_of
 from fedproc.errors import Diverged, Failed, MethodError, RunError
 from fedproc.experiment import Experiment
@@ -34,7 +34,6 @@ from fedproc.runs.provenance import environment
 Record = dict[str, Any]
 Outcome = Literal["finished", "diverged", "failed", "ended", "stopped", "too few sites"]
 REFUSALS = 50  # that are kept to be shown
-ALONE = "-alone"  # ends the name of the run beside, in which sites train for themselves
 PATIENCE = 60.0  # seconds that another segment may hold the run's folder
 REPEATS = 1  # of a round with too few good answers, before the segment ends
 
@@ -50,6 +49,11 @@ class Options(BaseModel):
     classes: list[str] | None = Field(default=None, description="class names that may occur; None: what sites have")
     server_test: str | None = Field(default=None, description="folder on the server with test images by class")
     alone: bool = Field(default=True, description="also let each site train alone, to show what it gained")
+    fine_tune: int = Field(
+        default=FINE_TUNING_EPOCHS,
+        ge=0,
+        description="epochs of each site from the trained model on, beside it; 0: none",
+    )
 
 
 class Wire(Protocol):
@@ -124,6 +128,7 @@ class Driver:
         self._lock = threading.Lock()
         self._end = threading.Event()
         self._stop = self._now = False
+        self._kind = ALONE  # which of the runs beside is under way
         self.status = Status(run, experiment.method, experiment.rounds, sites={name: SiteStatus() for name in members})
         self.records: list[Record] = []
 
@@ -146,8 +151,8 @@ class Driver:
         """Go on with the run to its end, or to the end of the segment."""
         try:
             outcome = self._play_run(self._experiment, self._run, None)
-            if outcome == "finished" and self._options.alone and self._experiment.method_type.federated:
-                outcome = self._play_alone()
+            if outcome == "finished" and self._experiment.method_type.federated:
+                outcome = self._play_beside()
             return self._over(outcome)
         except Ended:
             return self._over("stopped" if self._stop else "ended")
@@ -160,15 +165,27 @@ class Driver:
             self.status.outcome, self.status.doing = outcome, outcome
         return outcome
 
-    def _play_alone(self) -> Outcome:
-        """The same sites, each on its own from the same initial weights, as many epochs as it spent together."""
-        took_part = [set(record.get("took_part", ())) for record in self.records]
-        self._say("each site now trains alone, for comparison")
-        try:
-            return self._play_run(alone(self._experiment), f"{self._run}{ALONE}", took_part)
-        except TooFew as error:
-            self._say(f"training alone was given up: {error}")
+    def _play_beside(self) -> Outcome:
+        """The same sites, each by itself: alone from the same initial weights, as many epochs as it spent together, and
+        from the trained model on.
+        """
+        e, epochs = self._experiment, self._options.fine_tune
+        folder = self._home / self._run
+        if self._options.alone:
+            took_part = [set(record.get("took_part", ())) for record in self.records]
+            self._play_one_beside(alone(e), ALONE, took_part)
+        if epochs and not (folder / "models").is_dir():  # else sites have models of their own already
+            everyone = {client for record in self.records for client in record.get("took_part", ())}
+            self._play_one_beside(fine_tuned(e, folder / "model.safetensors", epochs), FINE_TUNED, [everyone] * epochs)
         return "finished"
+
+    def _play_one_beside(self, experiment: Experiment, kind: str, took_part: list[set[int]]) -> None:
+        self._say(f"each site now trains {kind.replace('-', ' ')}, for comparison")
+        self._kind = kind
+        try:
+            self._play_run(experiment, f"{self._run}-{kind}", took_part)
+        except TooFew as error:
+            self._say(f"that was given up: {error}")
 
     def _play_run(self, experiment: Experiment, run: str, took_part: list[set[int]] | None) -> Outcome:
         keeper = self._prepared(experiment, run)
@@ -230,9 +247,9 @@ class Driver:
     def _invite(self, experiment: Experiment, run: str, agreement: Agreement | None) -> dict[str, Joined]:
         known = list(agreement.class_names) if agreement is not None else self._options.classes
         plugin, network = code_of(experiment)
-        asked = Invitation(
-            run=run, experiment=experiment.config(), classes=known, plugin_sha256=plugin, network_sha256=network
-        )
+        here = {"encoder_weights": None, "start_from": None}  # files of the server, which sends what is in them
+        config = {**experiment.config(), **here}
+        asked = Invitation(run=run, experiment=config, classes=known, plugin_sha256=plugin, network_sha256=network)
         joined: dict[str, Joined] = {}
         for site, answer in self._tell(dict.fromkeys(self._there(), asked), Joined).items():
             strange = sorted(set(answer.classes) - set(known or answer.classes))
@@ -383,7 +400,7 @@ class Driver:
         if record is not None:
             accuracy = record.get("test_accuracy", record.get("val_accuracy"))
             shown = f", accuracy {100 * accuracy:.2f} %" if accuracy is not None else ""
-            what = "round" if main else "alone, round"
+            what = "round" if main else f"{self._kind}, round"
             self._say(f"{what} {record['round']} of {keeper.plan.rounds}: {record['clients']} sites{shown}")
         self._check_ended()
         if self._end.is_set() and keeper.state.round < keeper.plan.rounds:
@@ -401,7 +418,9 @@ class Driver:
         left = list(enumerate(exchange.tasks))
         with self._lock:
             doing = {"train": "training", "evaluate": "evaluating"}.get(exchange.kind, str(exchange.kind))
-            self.status.doing = doing if took_part is None else f"{doing} alone, round {exchange.tasks[0].round + 1}"
+            if took_part is not None:
+                doing = f"{doing} {self._kind}, round {exchange.tasks[0].round + 1}"
+            self.status.doing = doing
         while left:
             wave: dict[str, int] = {}
             messages: dict[str, Message] = {}

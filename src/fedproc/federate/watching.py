@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -18,11 +17,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fedproc.errors import Diverged, Failed, InputError
+from fedproc.errors import InputError
 from fedproc.federate.log import printable
 from fedproc.federate.session import Session
-from fedproc.runs.lines import read_lines
-from fedproc.runs.schema import SitesLine
 
 Record = dict[str, Any]
 LOOPBACK = "127.0.0.1"
@@ -176,39 +173,3 @@ def status_of(known: Sequence[str], session: Session) -> Record:
 
 def show_status(console: Console, known: Sequence[str], session: Session) -> None:
     console.print(pictured(status_of(known, session)))
-
-
-def gains(out: Path) -> list[tuple[str, int, float, float | None]]:
-    """Of each site: its test images, the accuracy of the federation's model on them, and of the one trained alone."""
-    together, alone = (_last_sites(folder) for folder in (out, out / "alone"))
-    rows = []
-    for site, counts in together.items():
-        total = sum(counts["total"])
-        beside = alone.get(site)
-        by_itself = sum(beside["correct"]) / max(1, sum(beside["total"])) if beside is not None else None
-        rows.append((site, total, sum(counts["correct"]) / max(1, total), by_itself))
-    return rows
-
-
-def _last_sites(folder: Path) -> dict[str, dict[str, list[int]]]:
-    found = read_lines(folder / "sites.jsonl", SitesLine) if (folder / "sites.jsonl").exists() else []
-    return dict(found[-1]["sites"]) if found else {}
-
-
-def show_result(console: Console, out: Path, result: Record) -> int:
-    """The end of a run: each site's gain, and where everything lies."""
-    if result["status"] != "finished":
-        kind = Diverged if result["status"] == "diverged" else Failed
-        raise kind(result["round"], result["reason"])
-    table = Table(box=box.SIMPLE_HEAD, title="accuracy on each site's own test images", title_justify="left")
-    for head in ("site", "test images", "together", "alone", "gain"):
-        table.add_column(head, justify="left" if head == "site" else "right")
-    for site, total, together, alone in gains(out):
-        shown = ("", "") if alone is None else (f"{100 * alone:.2f} %", f"{100 * (together - alone):+.2f}")
-        table.add_row(site, f"{total}", f"{100 * together:.2f} %", *shown)
-    console.print(table)
-    accuracy = float(result["final_accuracy"] if "final_accuracy" in result else result["val_final_accuracy"])
-    console.print(
-        f"accuracy over all {100 * accuracy:.2f} %, {result['rounds']} rounds; written to {out}", highlight=False
-    )
-    return 0

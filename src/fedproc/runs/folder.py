@@ -143,6 +143,9 @@ class RunFolder:
             if path == "network_sha256":
                 changed = f"its file has changed since the run in {self.path}"
                 raise InputError(f"--network {config['network']}: {changed}; --fresh starts over")
+            if path == "start_from_sha256":
+                changed = f"not the model that the run in {self.path} began with"
+                raise InputError(f"--start-from {config['start_from']}: {changed}; --fresh starts over")
             if path == "fingerprint":
                 raise InputError(f"--data {config['data']}: not the data that the run in {self.path} was trained on")
             raise InputError(

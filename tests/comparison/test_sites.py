@@ -1,0 +1,154 @@
+"""What each real site has: predictions of every image, runs beside a federated one, gains and their intervals."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import contents, typed
+from PIL import Image
+
+from fedproc.comparison.sites import MEAN, Compared, compared, outcomes, site_rows
+from fedproc.errors import InputError
+from fedproc.report.sites import draw_gains, site_table
+from fedproc.runs.lines import append_line
+
+HEADS = ["path", "site", "group", "class", "predicted", "probability"]
+
+
+def write_run(folder: Path, right: dict[str, list[int]], of_a_group: int = 1) -> Path:
+    """A run whose model is right where it says 1; images of a site are numbered."""
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text("{}")
+    with (folder / "predictions.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(HEADS)
+        for site, each in right.items():
+            for number, good in enumerate(each):
+                group = "" if of_a_group == 1 else number // of_a_group
+                writer.writerow([f"{site}/{number}", site, group, "a", "a" if good else "b", 0.9])
+    return folder
+
+
+def test_the_interval_is_that_of_a_share(tmp_path: Path) -> None:
+    """80 of 100 images: 0.8 with a standard error of 0.04."""
+    path = write_run(tmp_path / "run", {"a": [1] * 80 + [0] * 20})
+    (row,) = site_rows([Compared("fedavg", {0: path})])
+    assert row.federated.value == pytest.approx(0.8) and row.alone is None and row.gain is None
+    assert row.federated.low == pytest.approx(0.8 - 1.96 * 0.04, abs=0.012)
+    assert row.federated.high == pytest.approx(0.8 + 1.96 * 0.04, abs=0.012)
+
+
+def test_whole_groups_are_drawn(tmp_path: Path) -> None:
+    """Ten images of each of ten patients, all right or all wrong: as certain as ten images."""
+    right = {"a": [1] * 80 + [0] * 20}
+    by_image = write_run(tmp_path / "images", right)
+    by_patient = write_run(tmp_path / "patients", right, of_a_group=10)
+    (one,), (other,) = (site_rows([Compared("fedavg", {0: path})]) for path in (by_image, by_patient))
+    width, wide = (each.federated.high - each.federated.low for each in (one, other))
+    assert wide == pytest.approx(width * np.sqrt(10), rel=0.1)
+    assert (one.groups, other.groups) == (100, 10)
+
+
+def test_gains_are_paired_image_by_image(tmp_path: Path) -> None:
+    """The same 70 images right with both, 20 more with one of them: pairs are surer than two shares."""
+    together = write_run(tmp_path / "run", {"a": [1] * 90 + [0] * 10})
+    write_run(tmp_path / "run" / "alone", {"a": [1] * 70 + [0] * 30})
+    write_run(tmp_path / "run" / "fine-tuned", {"a": [1] * 90 + [0] * 10})
+    (row,) = site_rows([compared("fedproc", {0: together}, {})])
+    assert row.gain is not None and row.gain.value == pytest.approx(0.2)
+    error = np.sqrt(0.2 * 0.8 / 100)  # of a share of 0.2
+    assert row.gain.low == pytest.approx(0.2 - 1.96 * error, abs=0.012)
+    assert row.fine_tuned_gain == row.gain
+    told = tmp_path / "told"
+    for folder, right in ((told, 90), (told / "alone", 70)):
+        folder.mkdir()
+        (folder / "result.json").write_text("{}")
+        counts = {"a": {"correct": [right, 0], "total": [100, 0]}}
+        append_line(folder / "sites.jsonl", {"round": 1, "sites": counts}, "")
+    (apart,) = site_rows([compared("fedproc", {0: told}, {})])
+    assert apart.gain is not None and apart.gain.value == pytest.approx(0.2)
+    assert apart.gain.high - apart.gain.low > 1.2 * (row.gain.high - row.gain.low)
+
+
+def test_seeds_share_their_patients(tmp_path: Path) -> None:
+    """The same images under two seeds with the same answers are no more certain than under one."""
+    right = {"a": [1] * 80 + [0] * 20}
+    runs = {seed: write_run(tmp_path / str(seed), right) for seed in (0, 1)}
+    (both,), (one,) = site_rows([Compared("x", runs)]), site_rows([Compared("x", {0: runs[0]})])
+    assert both.seeds == 2 and both.federated == one.federated
+
+
+def test_external_sites_and_the_mean(tmp_path: Path) -> None:
+    together = write_run(tmp_path / "run", {"a": [1, 1], "b": [1, 0], "elsewhere": [0, 1]})
+    write_run(tmp_path / "run" / "alone", {"a": [1, 0], "b": [1, 0]})
+    rows = {row.site: row for row in site_rows([compared("fedproc", {0: together}, {})])}
+    assert list(rows) == ["a", "b", "elsewhere", MEAN]
+    assert rows["elsewhere"].alone is None and rows["elsewhere"].federated.value == 0.5
+    assert rows[MEAN].federated.value == pytest.approx(2 / 3) and rows[MEAN].alone is None
+    table = site_table(list(rows.values()))
+    assert [cell.text for cell in table.rows[2]][:3] == ["elsewhere", "fedproc", "2"]
+    assert "gain low" in table.csv().splitlines()[0]
+    assert draw_gains(list(rows.values())) is not None
+    assert draw_gains([rows["elsewhere"]]) is None
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "predictions.csv").write_text("path,label\nx,y\n")
+    with pytest.raises(InputError, match=r"predictions\.csv: expected the columns path, site"):
+        outcomes(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """<site>/<class>/*: two sites, of which one has few images of one class."""
+    folder = tmp_path_factory.mktemp("sites")
+    rng = np.random.default_rng(0)
+    for site, counts in (("north", (30, 6)), ("south", (14, 26))):
+        for name, level, count in (("dark", 40, counts[0]), ("bright", 170, counts[1])):
+            (folder / site / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = (level + rng.integers(0, 80, (16, 16))).astype(np.uint8)
+                Image.fromarray(pixels).save(folder / site / name / f"{number}.png")
+    return folder
+
+
+def test_a_run_says_what_each_site_gained(sites: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    words = f"run --data {sites} --method fedavg --rounds 2 --epochs 1 --fine-tune 2 --out {out}"
+    code, said, _ = typed(words, capsys)
+    assert code == 0 and "gain, fine-tuned" in said and "north" in said and "each site by itself" in said
+    rows = {row.site: row for row in site_rows([compared("fedavg", {0: out}, {})])}
+    counts = json.loads((out / "sites.jsonl").read_text().splitlines()[-1])["sites"]
+    for site in ("north", "south"):  # the same answers as those counted while training
+        right, total = (sum(counts[site][name]) for name in ("correct", "total"))
+        assert rows[site].images == total and rows[site].federated.value == pytest.approx(right / total)
+        assert rows[site].alone is not None and rows[site].fine_tuned is not None
+    assert json.loads((out / "alone" / "config.json").read_text())["solo"]["epochs"] == 2
+    tuned = json.loads((out / "fine-tuned" / "config.json").read_text())
+    assert (tuned["method"], tuned["rounds"], tuned["calibrate"]) == ("solo", 2, 0.0)
+    before = contents(out)
+    assert typed(words, capsys)[0] == 0 and contents(out) == before  # finished runs are left as they are
+    code, said, _ = typed(words.replace("--fine-tune 2", "--fine-tune 3"), capsys)
+    assert code == 0 and json.loads((out / "fine-tuned" / "config.json").read_text())["rounds"] == 3
+    code, _, err = typed(words.replace("--fine-tune 2", "--fine-tune -1"), capsys)
+    assert code == 2 and "--fine-tune -1: expected at least 0" in err
+    assert typed(f"report {out} --out {tmp_path / 'page'}", capsys)[0] == 0
+    page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+    first = page.index("Did it help each site?")
+    assert first < page.index("Learning curves") and "solo" not in page[:first]
+    assert (tmp_path / "page" / "figures" / "setting-0-gains.png").is_file()
+    assert "north" in (tmp_path / "page" / "tables" / "setting-0-sites.csv").read_text()
+
+
+def test_a_comparison_of_sites_has_them_alone(sites: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = f"compare --methods fedavg --seeds 0 1 --data {sites} --rounds 1 --epochs 1 --fine-tune 1"
+    code, said, _ = typed(f"{words} --workers 1 --out {tmp_path / 'c'}", capsys)
+    assert code == 0 and "solo" in said and "gain" in said and "means over 2 seeds" in " ".join(said.split())
+    assert (tmp_path / "c" / "solo" / "seed-1" / "predictions.csv").is_file()
+    assert (tmp_path / "c" / "fedavg" / "seed-1" / "fine-tuned" / "result.json").is_file()
+    code, said, _ = typed(f"{words} --workers 1 --no-alone --fine-tune 0 --out {tmp_path / 'd'}", capsys)
+    assert code == 0 and "solo" not in said and not (tmp_path / "d" / "solo").exists()
