@@ -1,4 +1,4 @@
-# make run    set everything up, compare FedAvg and FedProc on the embedded data
+# make run    set everything up, compare FedAvg and FedProc, as in the paper and tuned, on the embedded data
 # make test   set everything up, run the tests
 # make paper  every table and figure of the paper on the embedded data
 # make lint   ruff and mypy
@@ -10,8 +10,8 @@ READY := $(VENV)/.ready
 .PHONY: run test slow paper lint clean
 
 run: $(READY)
-	$(BIN)/fedproc compare --methods fedavg fedproc --seeds 0 1 --data fashion-mini --clients 10 --beta 0.5 \
-		--rounds 20 --epochs 2 --batch-size 32 --out runs/first
+	$(BIN)/fedproc compare --methods fedavg fedproc --variants examples/presets.toml --seeds 0 1 2 \
+		--data fashion-mini --clients 10 --beta 0.5 --rounds 12 --epochs 2 --batch-size 32 --out runs/first
 
 test: $(READY)
 	$(BIN)/pytest -m "not slow" -n auto --dist loadfile

@@ -91,7 +91,7 @@ def test_external_sites_and_the_mean(tmp_path: Path) -> None:
     assert rows[MEAN].federated.value == pytest.approx(2 / 3) and rows[MEAN].alone is None
     table = site_table(list(rows.values()))
     assert [cell.text for cell in table.rows[2]][:3] == ["elsewhere", "fedproc", "2"]
-    assert "gain low" in table.csv().splitlines()[0]
+    assert "federated gain low" in table.csv().splitlines()[0]
     assert draw_gains(list(rows.values())) is not None
     assert draw_gains([rows["elsewhere"]]) is None
 
@@ -120,7 +120,7 @@ def test_a_run_says_what_each_site_gained(sites: Path, tmp_path: Path, capsys: p
     out = tmp_path / "run"
     words = f"run --data {sites} --method fedavg --rounds 2 --epochs 1 --fine-tune 2 --out {out}"
     code, said, _ = typed(words, capsys)
-    assert code == 0 and "gain, fine-tuned" in said and "north" in said and "each site by itself" in said
+    assert code == 0 and "fine-tuned gain" in said and "north" in said and "each site by itself" in said
     rows = {row.site: row for row in site_rows([compared("fedavg", {0: out}, {})])}
     counts = json.loads((out / "sites.jsonl").read_text().splitlines()[-1])["sites"]
     for site in ("north", "south"):  # the same answers as those counted while training

@@ -56,10 +56,13 @@ def write_all(sites: Mapping[str, Path], path: Path) -> Path:
     return path
 
 
+BESIDE_NOTHING = {"alone": False, "fine_tune": 0}
+
+
 def experiment(**given: Any) -> Experiment:
     base = {
-        "data": "federation", "rounds": 3, "epochs": 2, "batch_size": 8, "lr": 0.05, "dtype": "float64",
-        "normalize": "measured", "smallest_class": 5, "checkpoint_every": 1,
+        "data": "federation", "preset": "paper", "rounds": 3, "epochs": 2, "batch_size": 8, "lr": 0.05,
+        "dtype": "float64", "normalize": "measured", "smallest_class": 5, "checkpoint_every": 1,
     }  # fmt: skip
     return Experiment(**{**base, **given})
 
@@ -121,7 +124,7 @@ class Place:
     ) -> tuple[Outcome, Driver]:
         """One segment."""
         driver = Driver(
-            self.folder / "runs", run, experiment(**given), Options(**{"alone": False, **(options or {})}),
+            self.folder / "runs", run, experiment(**given), Options(**{**BESIDE_NOTHING, **(options or {})}),
             members or self.names, wire, self.said.append,
         )  # fmt: skip
         return driver.play(), driver

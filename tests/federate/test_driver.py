@@ -14,6 +14,8 @@ from PIL import Image
 from places import CLASSES, LocalWire, Place, experiment, simulated, write_all, write_site
 from safetensors.torch import load_file
 
+from fedproc.beside import fine_tuned
+from fedproc.data.outline import batch_size_for, epochs_for
 from fedproc.errors import RunError
 from fedproc.federate import trainer as trainers
 from fedproc.federate.driver import Driver, Options
@@ -22,6 +24,7 @@ from fedproc.protocol import codec
 from fedproc.protocol.codec import Message
 from fedproc.protocol.payload import Payload
 from fedproc.protocol.task import Kind, Reply
+from fedproc.runs.keeper import file_hash
 from fedproc.simulation.drive import run
 
 
@@ -107,7 +110,7 @@ def test_a_segment_ends_and_the_next_continues_with_the_same_numbers(place: Plac
     wire.answers["a"] = ending
 
     driver = Driver(
-        place.folder / "runs", "parts", experiment(method="scaffold", rounds=4), Options(alone=False),
+        place.folder / "runs", "parts", experiment(method="scaffold", rounds=4), Options(alone=False, fine_tune=0),
         place.names, wire, place.said.append,
     )  # fmt: skip
     assert driver.play() == "ended"
@@ -122,8 +125,36 @@ def test_training_alone_stands_beside(place: Place) -> None:
     everything = write_all(place.data, place.folder / "all.csv")
     solo = {"method": "solo", "solo": {"epochs": 6, "start": "same"}}
     run(simulated(everything, **solo), place.folder / "solo")
-    alone = sites_of(place.folder / "runs/run-alone")
+    alone = sites_of(place.folder / "runs/run-alone-3")
     assert len(alone) == 3 and alone == sites_of(place.folder / "solo")
+
+
+def test_fine_tuning_stands_beside(place: Place) -> None:
+    outcome, _ = place.play(place.wire(), options={"fine_tune": 2}, method="fedproc")
+    assert outcome == "finished"
+    everything = write_all(place.data, place.folder / "all.csv")
+    together = simulated(everything, method="fedproc")
+    model = run(together, place.folder / "together").path
+    assert model is not None
+    run(fine_tuned(together, model / "model.safetensors", 2), place.folder / "tuned")
+    found = sites_of(place.folder / "runs/run-fine-tuned-3")
+    assert len(found) == 1 and found == sites_of(place.folder / "tuned")
+    config = json.loads((place.folder / "runs/run-fine-tuned-3/config.json").read_text())
+    assert config["start_from_sha256"] == file_hash(model / "model.safetensors")
+
+
+def test_batches_and_epochs_follow_the_sites_images(place: Place) -> None:
+    """Sites of some twenty images each: two batches of 8, and ten epochs make twenty steps."""
+    options = {"following": ["batch_size", "epochs"]}
+    outcome, _ = place.play(place.wire(), options=options, method="fedavg", rounds=1, batch_size=64, epochs=1)
+    assert outcome == "finished"
+    config = json.loads((place.folder / "runs/run/config.json").read_text())
+    sizes = [sum(row) for row in json.loads((place.folder / "runs/run/partition.json").read_text())["counts"]]
+    assert config["batch_size"] == batch_size_for(sizes) == 8
+    assert config["epochs"] == epochs_for(sizes, 8, 1) > 1
+    record = json.loads((place.folder / "runs/run/metrics.jsonl").read_text().splitlines()[0])
+    steps = [size // 8 * 8 * config["epochs"] for size in sizes]
+    assert record["samples"] == sum(steps)
 
 
 def test_a_silent_site_costs_one_timeout_and_is_not_asked_again(place: Place) -> None:
@@ -333,7 +364,7 @@ def test_an_absent_site_stops_nothing_and_alone_is_the_same_for_the_others(place
     outcome, driver = place.play(wire, options={"alone": True, "min_sites": 1}, **given)
     assert outcome == "finished", place.said
     assert [len(record["took_part"]) for record in driver.records] == [3, 2, 2]
-    alone = [json.loads(line) for line in (place.folder / "runs/run-alone/metrics.jsonl").read_text().splitlines()]
+    alone = [json.loads(line) for line in (place.folder / "runs/run-alone-3/metrics.jsonl").read_text().splitlines()]
     assert [record["took_part"] for record in alone] == [[1, 2]] * 3  # b and c, each in all rounds it spent together
 
 

@@ -103,11 +103,11 @@ def print_table(console: Console, table: Table) -> None:
     """A table with its note below; rows without a name of their own belong to the one above. One that is too wide is
     turned where that makes it narrower, and else its cells are broken.
     """
-    words = {"", "accuracy", "verdict"}
+    words = {"", "accuracy", "verdict", "site", "method"}
     grouped = any(not row[0].text for row in table.rows)
     if not grouped and not _fits(table, console) and len(table.rows) < len(table.heads) - 1:
         table = table.turned()
-    fits = grouped or _fits(table, console)
+    fits = (grouped and "verdict" in table.heads) or _fits(table, console)
     look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0)} if grouped else {}
     made = RichTable(title=table.title, title_justify="left", **look)
     for head in table.heads:

@@ -228,7 +228,9 @@ def _start(parsed: argparse.Namespace, console: Console) -> int:
     below = read_toml(parsed.config, "--config") if parsed.config else {}
     defaults = {"normalize": "measured", "smallest_class": 5}
     fixed = {"data": FEDERATION, "checkpoint_every": 1}  # sites keep few rounds of what they may have to go back to
-    experiment = Experiment(**{**defaults, **merged(below, given(parsed)), **fixed})
+    asked = merged(below, given(parsed))
+    experiment = Experiment(**{**defaults, **asked, **fixed})
+    following = frozenset({"batch_size", "epochs"} - set(asked))
     if experiment.method == "central":
         raise InputError("--method central: gathers all images in one place, which is what a federation does not do")
     for name in ("min_sites", "timeout", "join_timeout"):
@@ -239,6 +241,7 @@ def _start(parsed: argparse.Namespace, console: Console) -> int:
     options = Options(
         min_sites=parsed.min_sites, timeout=parsed.timeout, join_timeout=parsed.join_timeout, classes=parsed.classes,
         server_test=parsed.server_test, alone=not parsed.no_alone, fine_tune=parsed.fine_tune,
+        following=following,
     )  # fmt: skip
     with watching.Watching(console, parsed.page, parsed.open) as display:
         supervisor = Supervisor(kit, experiment, options, parsed.out, display, parsed.interrupt.check, parsed.wait)

@@ -32,7 +32,7 @@ def run_beside(runs: Iterable[Run], with_alone: bool, epochs: int, home: Path, *
         if path is None or run.result["status"] != "finished" or not (has_sites(e) and e.method_type.federated):
             continue
         made: dict[str, Experiment] = {ALONE: alone(e)} if with_alone else {}
-        if epochs and not (path / "models").is_dir():  # else clients have models of their own already
+        if epochs and not any(name.endswith("own_accuracy") for name in run.result):  # of clients with their own models
             made[FINE_TUNED] = fine_tuned(e, path / "model.safetensors", epochs)
         asked |= {f"{run.label}, {name}": (experiment, path / name) for name, experiment in made.items()}
     fresh = how.pop("fresh", False)

@@ -26,7 +26,7 @@ from fedproc.runs.schema import SitesLine
 Floats = npt.NDArray[np.float64]
 DRAWS = 2000
 LOW, HIGH = 2.5, 97.5
-MEAN = "mean over sites"
+MEAN = "all sites"
 NEEDED = ("path", "site", "group", "class", "predicted")
 
 

@@ -21,7 +21,7 @@ from nvflare.apis.signal import Signal
 from fedproc.beside import ALONE, FINE_TUNED
 from fedproc.errors import InputError, RunError
 from fedproc.experiment import Experiment
-from fedproc.federate.driver import Driver, Options
+from fedproc.federate.driver import Driver, Options, beside_name
 from fedproc.federate.lifeline import end_with_parent
 from fedproc.federate.log import say
 from fedproc.federate.names import BODY, HEAD, LARGEST_MESSAGE, RESULT, TASK, TOPIC
@@ -83,7 +83,9 @@ class RoundsController(Controller):  # type: ignore[misc]
     def _deliver(self, home: Path, target: Path) -> None:
         """Put the run's folder, and those of the runs beside it, where they can be downloaded from."""
         ignored = shutil.ignore_patterns("checkpoint", ".tmp-*", ".lock*")
-        beside = [(f"{self._run}-{kind}", target / kind) for kind in (ALONE, FINE_TUNED)]
+        beside = [
+            (beside_name(self._run, kind, int(self._config["rounds"])), target / kind) for kind in (ALONE, FINE_TUNED)
+        ]
         for name, place in [(self._run, target), *beside]:
             if (home / name).is_dir():
                 shutil.copytree(home / name, place, dirs_exist_ok=True, ignore=ignored)

@@ -25,7 +25,7 @@ from fedproc.federate.driver import Options
 from fedproc.federate.session import Lost, Session
 from fedproc.federate.supervisor import Display, Supervisor
 
-RUN = re.compile(r"run-[0-9a-f]{8}(-alone|-fine-tuned)? ")
+RUN = re.compile(r"run-[0-9a-f]{8}(-alone-\d+|-fine-tuned-\d+)? ")
 NAMES = ("north", "south", "west")
 TRAINING, TESTING = 600, 10  # images of the embedded data that the sites share; test images beside are not needed
 GIVEN: dict[str, Any] = {"rounds": 15, "epochs": 5, "batch_size": 16, "normalize": "measured", "smallest_class": 5}

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedproc.beside import ALONE, FINE_TUNED, FINE_TUNING_EPOCHS, alone, fine_tuned
 from fedproc.data import FEDERATION, source_of
+from fedproc.data.outline import batch_size_for, epochs_for
 from fedproc.errors import Diverged, Failed, MethodError, RunError
 from fedproc.experiment import Experiment
 from fedproc.federate.joining import Agreed, Invitation, Joined, Look, Ready, Said, Seen, heard, kind_of, tell
@@ -53,6 +54,10 @@ class Options(BaseModel):
         default=FINE_TUNING_EPOCHS,
         ge=0,
         description="epochs of each site from the trained model on, beside it; 0: none",
+    )
+
+    following: frozenset[Literal["batch_size", "epochs"]] = Field(
+        default=frozenset(), description="what follows the sites' images, since nobody has set it"
     )
 
 
@@ -129,6 +134,7 @@ class Driver:
         self._end = threading.Event()
         self._stop = self._now = False
         self._kind = ALONE  # which of the runs beside is under way
+        self._whole = True  # whether the run's model is shared by all
         self.status = Status(run, experiment.method, experiment.rounds, sites={name: SiteStatus() for name in members})
         self.records: list[Record] = []
 
@@ -174,7 +180,7 @@ class Driver:
         if self._options.alone:
             took_part = [set(record.get("took_part", ())) for record in self.records]
             self._play_one_beside(alone(e), ALONE, took_part)
-        if epochs and not (folder / "models").is_dir():  # else sites have models of their own already
+        if epochs and self._whole:
             everyone = {client for record in self.records for client in record.get("took_part", ())}
             self._play_one_beside(fine_tuned(e, folder / "model.safetensors", epochs), FINE_TUNED, [everyone] * epochs)
         return "finished"
@@ -183,7 +189,7 @@ class Driver:
         self._say(f"each site now trains {kind.replace('-', ' ')}, for comparison")
         self._kind = kind
         try:
-            self._play_run(experiment, f"{self._run}-{kind}", took_part)
+            self._play_run(experiment, beside_name(self._run, kind, self._experiment.rounds), took_part)
         except TooFew as error:
             self._say(f"that was given up: {error}")
 
@@ -192,7 +198,7 @@ class Driver:
         try:
             with self._lock:
                 if took_part is None:
-                    self.records = keeper.records
+                    self.records, self._whole = keeper.records, keeper.plan.shared is None
                     self.status.round, self.status.rounds = keeper.state.round, keeper.plan.rounds
             if keeper.result is not None:
                 return self._finished(keeper, took_part is None)
@@ -223,7 +229,9 @@ class Driver:
         if agreement is None:
             self._expect_enough(len(joined), "joined", run)
             agreement = self._agree(experiment, run, joined)
-        agreement = self._begin(run, agreement, joined)
+        if run == self._run:  # others are made from it
+            self._experiment = experiment = agreement.settled(experiment)
+        agreement = self._begin(experiment, run, agreement, joined)
         self._expect_enough(len(joined), "are ready", run)
         keeper = ServerRun(experiment, run, agreement, self._options.server_test)
         _claim(keeper, folder)
@@ -269,10 +277,17 @@ class Driver:
         normalisation = pooled_pixels(seen, channels)
         if experiment.normalize == "known":
             normalisation = source_of(FEDERATION).normalisation(channels)
-        agreement = Agreement(names, channels, side, normalisation.mean, normalisation.std)
+        sizes = [max(1, sum(each.counts)) * (1 - experiment.val_fraction) for each in seen.values()]
+        batch_size, epochs = experiment.batch_size, experiment.epochs
+        if "batch_size" in self._options.following:
+            batch_size = batch_size_for(sizes)
+        if "epochs" in self._options.following:
+            epochs = epochs_for(sizes, batch_size, epochs)
+        agreement = Agreement(names, channels, side, normalisation.mean, normalisation.std, batch_size, epochs)
         for site in (name for name in self._sites if name in seen):
             agreement = agreement.with_site(site, seen[site].counts, 0)
-        self._say(f"{len(names)} classes ({', '.join(names)}), {side} x {side} pixels, {len(joined)} sites")
+        about = f"{len(names)} classes ({', '.join(names)}), {side} x {side} pixels, {len(joined)} sites"
+        self._say(f"{about}, {epochs} epochs of batches of {batch_size}")
         return agreement
 
     def _look(self, asked: Mapping[str, Look]) -> dict[str, Seen]:
@@ -286,7 +301,9 @@ class Driver:
                 self._leave_out(site, str(reason))
         return found
 
-    def _begin(self, run: str, agreement: Agreement, joined: dict[str, Joined]) -> Agreement:
+    def _begin(
+        self, experiment: Experiment, run: str, agreement: Agreement, joined: dict[str, Joined]
+    ) -> Agreement:  # fmt: skip
         """Give each site its number; sites that join a run under way come after the others."""
         a = agreement
         new = [site for site in self._sites if site in joined and site not in a.sites]
@@ -297,7 +314,7 @@ class Driver:
         messages = {
             site: Agreed(
                 run=run, classes=list(a.class_names), channels=a.channels, side=a.side, mean=list(a.mean),
-                std=list(a.std), client=a.sites.index(site),
+                std=list(a.std), client=a.sites.index(site), batch_size=experiment.batch_size, epochs=experiment.epochs,
             )
             for site in joined
             if site in a.sites
@@ -493,6 +510,11 @@ class Driver:
     def _note_refusal(self, site: str, reason: str, round_number: int = 0) -> None:
         self.status.refusals.append({"site": site, "round": round_number, "reason": reason})
         del self.status.refusals[:-REFUSALS]
+
+
+def beside_name(run: str, kind: str, rounds: int) -> str:
+    """What the run is called that stands beside one of so many rounds; with more, it is another."""
+    return f"{run}-{kind}-{rounds}"
 
 
 def _claim(keeper: ServerRun, folder: Path) -> None:

@@ -80,6 +80,8 @@ class Agreed(Said):
     mean: list[float]
     std: list[float]
     client: int
+    batch_size: Annotated[int, Field(ge=1, lt=LARGEST_COUNT)]
+    epochs: Annotated[int, Field(ge=1, lt=LARGEST_COUNT)]
 
 
 class Ready(Said):

@@ -44,6 +44,8 @@ class Agreement:
     side: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    batch_size: int
+    epochs: int
     sites: tuple[str, ...] = ()
     counts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     samples: Mapping[str, int] = field(default_factory=dict)
@@ -51,6 +53,10 @@ class Agreement:
     @property
     def subject(self) -> Subject:
         return Subject(self.class_names, self.channels, self.side, Normalisation(self.mean, self.std))
+
+    def settled(self, experiment: Experiment) -> Experiment:
+        """The experiment with what followed the sites' images."""
+        return experiment.model_copy(update={"batch_size": self.batch_size, "epochs": self.epochs})
 
     def with_site(self, name: str, counts: Sequence[int], samples: int) -> Agreement:
         """One more site, or one that is back."""
@@ -72,7 +78,8 @@ class Agreement:
         try:
             return cls(
                 tuple(found["class_names"]), int(found["channels"]), int(found["side"]),
-                tuple(found["mean"]), tuple(found["std"]), tuple(found["sites"]),
+                tuple(found["mean"]), tuple(found["std"]), int(found["batch_size"]), int(found["epochs"]),
+                tuple(found["sites"]),
                 {name: tuple(each) for name, each in found["counts"].items()}, dict(found["samples"]),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError) as error:

@@ -213,7 +213,8 @@ class Trainer:
         return self._invitations[run]
 
     def _begin(self, asked: Agreed, policy: Policy) -> Message:
-        experiment = self._invited(asked.run)
+        settled = {"batch_size": asked.batch_size, "epochs": asked.epochs}
+        experiment = self._invited(asked.run).model_copy(update=settled)
         if (objection := policy.objection(experiment)) is not None:
             raise Refused(objection)
         images = self._read(experiment, asked.classes, asked.side, asked.channels)

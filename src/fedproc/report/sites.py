@@ -20,10 +20,10 @@ def site_table(rows: Sequence[SiteRow]) -> Table:
     """One row for each site and method."""
     alone, tuned = any(row.alone for row in rows), any(row.fine_tuned for row in rows)
     grouped = any(row.groups and round(row.groups) != round(row.images) for row in rows)
-    heads = ["site", "method", "test images"]
+    heads = ["site", "method", "images"]
     heads += ["groups"] if grouped else []
-    heads += (["alone"] if alone else []) + ["federated"] + (["gain"] if alone else [])
-    heads += (["fine-tuned"] if tuned else []) + (["gain, fine-tuned"] if tuned and alone else [])
+    heads += (["alone"] if alone else []) + ["federated"] + (["federated gain"] if alone else [])
+    heads += (["fine-tuned"] if tuned else []) + (["fine-tuned gain"] if tuned and alone else [])
     cells, before = [], ""
     for row in rows:
         line = [Shown(row.site if row.site != before else ""), Shown(row.label), Shown(f"{row.images:.0f}", row.images)]
@@ -31,7 +31,7 @@ def site_table(rows: Sequence[SiteRow]) -> Table:
         line += [Shown(f"{row.groups:.0f}", row.groups)] if grouped else []
         line += [_accuracy(row.alone, "alone")] if alone else []
         line += [_accuracy(row.federated, "federated")]
-        line += [_gain(row.gain, "gain")] if alone else []
+        line += [_gain(row.gain, "federated gain")] if alone else []
         line += [_accuracy(row.fine_tuned, "fine-tuned")] if tuned else []
         line += [_gain(row.fine_tuned_gain, "fine-tuned gain")] if tuned and alone else []
         cells.append(line)
@@ -52,7 +52,7 @@ def _gain(found: Interval | None, name: str) -> Shown:
     if found is None:
         return Shown("-")
     more = {f"{name} low": 100 * found.low, f"{name} high": 100 * found.high}
-    text = f"{100 * found.value:+.1f} ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
+    text = f"{100 * found.value:+.1f} ({100 * found.low:.1f} to {100 * found.high:.1f})"
     return Shown(text, 100 * found.value, more)
 
 
