@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fedproc.cli.parser import Parser, add_experiment_flags, given
 from fedproc.comparison.compare import merged, read_toml
+from fedproc.data.names import normal
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
 from fedproc.federate.names import require_nvflare
@@ -224,8 +225,9 @@ def _start(parsed: argparse.Namespace, console: Console) -> int:
     for name in ("min_sites", "timeout", "join_timeout"):
         if getattr(parsed, name) < 1:
             raise InputError(f"--{name.replace('_', '-')} {getattr(parsed, name)}: expected at least 1")
+    classes = None if parsed.classes is None else [normal(name) for name in parsed.classes]
     options = Options(
-        min_sites=parsed.min_sites, timeout=parsed.timeout, join_timeout=parsed.join_timeout, classes=parsed.classes,
+        min_sites=parsed.min_sites, timeout=parsed.timeout, join_timeout=parsed.join_timeout, classes=classes,
         server_test=parsed.server_test, alone=not parsed.no_alone,
     )  # fmt: skip
     with watching.Watching(console, parsed.page, parsed.open) as display:

@@ -42,7 +42,8 @@ class Library:
         """Experiments that agree here have the same images; words and numbers alone."""
         e = experiment
         where = None if e.data_dir is None else str(e.data_dir)
-        return (e.data, where, e.image_size, e.test_fraction, None if e.data in SOURCES else e.data_seed)
+        own = () if e.data in SOURCES else (e.test_fraction, e.data_seed, e.fit, e.skip_unreadable)
+        return (e.data, where, e.image_size, *own)
 
     def put(self, key: tuple[object, ...], images: Images) -> None:
         """Have images that were read elsewhere."""
@@ -51,7 +52,8 @@ class Library:
     def images(self, experiment: Experiment) -> Images:
         e, at = experiment, self.key(experiment)
         if at not in self._images:
-            self._images[at] = load(e.data, e.data_dir, e.image_size, e.test_fraction, e.data_seed)
+            split = (e.test_fraction, e.data_seed)
+            self._images[at] = load(e.data, e.data_dir, e.image_size, *split, e.fit, e.skip_unreadable)
         return self._images[at]
 
     def bank(self, images: Images, part: str, device: torch.device) -> Bank:
@@ -142,14 +144,10 @@ def _held_out(
     else:
         part, index = "test", np.arange(len(images.test))
         if e.partition == "natural" and images.test.sites is not None and len(training) == len(validation):
-            owner = np.searchsorted(np.unique(_sites_of(images)), images.test.sites)
+            owner = np.where(images.test.sites < len(training), images.test.sites, -1)  # the rest only test
         else:
             counts = class_counts(list(training), images.train.labels, images.classes)
             owner = deal_test(images.test.labels, counts, e.data_seed)
     bank = library.bank(images, part, device)
     where = (torch.from_numpy(index).to(device), torch.from_numpy(owner).to(device))
     return HeldOut(bank.images, bank.labels, *where, clients=len(training), whole=part == "test")
-
-
-def _sites_of(images: Images) -> Indices:
-    return images.train.sites if images.train.sites is not None else np.zeros(0, dtype=np.int64)

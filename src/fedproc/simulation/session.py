@@ -43,6 +43,8 @@ class Session(Keeper):
         super().__init__(experiment, label, prepared.assembly, prepared.plan, place, save_after)
         self.setting, self.clients, self.held_out = prepared.setting, prepared.clients, prepared.held_out
         self._loop: Iterator[Step] | None = None
+        if skipped := len(self.images.skipped):
+            self.notes.append(f"{skipped} image files cannot be read and are left out, as split.csv says")
 
     @property
     def client_sizes(self) -> list[int]:
@@ -68,6 +70,9 @@ class Session(Keeper):
 
     def client_names(self) -> list[str]:
         return site_names(self.experiment, self.images)
+
+    def listing(self) -> list[tuple[str, str, str, str, str]]:
+        return self.images.listing()
 
     def held_counts(self) -> list[list[int]]:
         return [data.class_counts.round().long().tolist() for data in self.clients]
