@@ -41,7 +41,8 @@ def convert_command(parsed: argparse.Namespace, console: Console) -> int:
         tasks: dict[str, TaskID] = {}
 
         def advance(what: str, done: int, total: int) -> None:
-            parsed.interrupt.check()
+            if parsed.interrupt is not None:
+                parsed.interrupt.check()
             if what not in tasks:
                 tasks[what] = progress.add_task(what, total=total)
             progress.update(tasks[what], completed=done)
