@@ -12,6 +12,7 @@ import torch
 
 from fedproc import streams
 from fedproc.data.augment import AUGMENTATIONS, Normalisation
+from fedproc.data.preprocessing import preprocessing
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
 from fedproc.lanes import Bank, Setting
@@ -110,11 +111,13 @@ class Assembly:
     def description(self) -> dict[str, object]:
         """What a model file says of the network and of the images it wants."""
         spec, normalisation = self.spec, self.subject.normalisation
+        contract = preprocessing(spec.side, spec.channels, self.experiment.fit, normalisation)
         return {
             "schema": 1,
             "class_names": list(self.subject.class_names),
             "mean": list(normalisation.mean),
             "std": list(normalisation.std),
+            "preprocessing": contract,
             "network": spec.name,
             "width": spec.width,
             "norm": spec.norm,

@@ -16,6 +16,7 @@ from fedproc.data import FEDERATION, SOURCES, source_of
 from fedproc.data.augment import AUGMENTATIONS
 from fedproc.data.outline import batch_size_for, epochs_for, outline
 from fedproc.data.partition import PARTITIONS, clients_in_file
+from fedproc.data.pictures import Fit
 from fedproc.errors import InputError, with_flags
 from fedproc.methods import METHODS
 from fedproc.methods.ccvr import Recalibration, with_ccvr
@@ -56,7 +57,7 @@ FREE = frozenset(
     }
 )
 # Not compared by themselves: the resolved values and the data's fingerprint say the same more exactly.
-IMPLIED = frozenset({"preset", "seed", "data", "image_size", "test_fraction"})
+IMPLIED = frozenset({"preset", "seed", "data", "image_size", "test_fraction", "skip_unreadable"})
 
 
 class Experiment(BaseModel):
@@ -74,9 +75,17 @@ class Experiment(BaseModel):
     data: str = Field("fashion-mini", description="data set by name, or the path of your own image folder or CSV file")
     data_dir: Path | None = Field(None, description="folder that holds the data set's files; never downloads then")
     image_size: int | None = Field(
-        None, ge=16, le=1024, description="side that your own images are scaled to (default: theirs, or 32)"
+        None, ge=16, le=1024, description="side of the squares that your own images become (default: theirs, or 32)"
     )
-    test_fraction: float = Field(0.2, gt=0, lt=1, description="test share of an image folder without train/ and test/")
+    fit: Fit = Field(
+        "crop",
+        description="how your own images become squares: whole with black beside them, out of proportion, or their "
+        "middle alone (follows the data set: your own images pad, others crop)",
+    )
+    test_fraction: float = Field(
+        0.2, gt=0, lt=1, description="test share of your own images, of each site, where they name no test images"
+    )
+    skip_unreadable: bool = Field(False, description="leave out image files that cannot be read; split.csv names them")
     clients: int = Field(10, ge=1, description="number of clients m")
     partition: str = Field(
         "dirichlet",
@@ -230,7 +239,7 @@ class Experiment(BaseModel):
             if name in given:
                 _named(name, given[name], allowed)
         source = source_of(str(given.get("data", "fashion-mini")))
-        followed: Given = {"network": source.network, "lr": source.lr, "augment": source.augment}
+        followed: Given = {"network": source.network, "lr": source.lr, "augment": source.augment, "fit": source.fit}
         followed |= _following(given) if own else {}
         merged = {**followed, **{k: v for k, v in preset.items() if k not in methods}, **given}
         merged.setdefault("data_seed", merged.get("seed", 0))
@@ -277,6 +286,10 @@ class Experiment(BaseModel):
                 raise ValueError(f"{flag(name)} {value}: goes by validation; needs --val-fraction, for example 0.1")
             if value != unset and self.ccvr != "none":
                 raise ValueError(f"{flag(name)} {value}: not together with --ccvr {self.ccvr}; leave one out")
+        for name, plain in (("fit", "crop"), ("skip_unreadable", False)):
+            if self.data in SOURCES and getattr(self, name) != plain:
+                given = str(getattr(self, name)).lower()
+                raise ValueError(f"{flag(name)} {given}: only for your own images; {self.data} is read as it is")
         if self.partition == "file" and self.partition_file is None:
             raise ValueError("--partition file: needs --partition-file")
         return self

@@ -9,8 +9,8 @@ from PIL import Image
 
 from fedproc import InputError
 from fedproc.data import load
-from fedproc.data.manifest import read
-from fedproc.data.partition import dirichlet, hold_out, iid
+from fedproc.data.own import read
+from fedproc.data.partition import dirichlet, hold_out, iid, natural
 
 PATIENTS = {"p1": "sick", "p2": "sick", "p3": "sick", "p4": "well", "p5": "well", "p6": "well"}
 
@@ -71,7 +71,11 @@ def test_sites_and_splits_of_its_own(folder: Path) -> None:
         ("path,label", ["p1_0.png,sick,extra"], "line 2: more fields than the 2"),
         ("path,label", ["p1_0.png"], "line 2: label is empty"),
         ("path,label,split", ["p1_0.png,sick,later"], "line 2: split is 'later'"),
-        ("path,label,split", ["p1_0.png,sick,train", "p4_0.png,well,test"], "no training image of class well"),
+        (
+            "path,label,split",
+            ["p1_0.png,sick,train", "p4_0.png,well,test"],
+            "the test images have a class well that the training images do not have",
+        ),
         ("path,label,group", ["p1_0.png,sick,p1", "p1_1.png,sick,p1"], "one group per class"),
         ("path,label", ['"p1_0.png,sick'], "not a readable CSV file"),
         ("path,label", ["p1_0.png,sick", "./p1_0.png,sick"], "lists p1_0.png more than once"),
@@ -100,7 +104,8 @@ def test_a_site_that_is_only_tested_on(folder: Path) -> None:
     lines = [f"p{i}_0.png,{PATIENTS[f'p{i}']},train,north" for i in (1, 2, 4, 5)]
     lines += ["p3_0.png,sick,test,abroad", "p6_0.png,well,test,abroad"]
     images = read(write(folder, "path,label,split,site", lines), None, 0.2, 0)
-    assert images.site_names == ("north",) and len(images.test) == 2
+    assert images.site_names == ("north", "abroad") and images.test.sites is not None
+    assert images.test.sites.tolist() == [1, 1] and len(natural(images.train.sites)) == 1
 
 
 def test_validation_keeps_patients_together(folder: Path) -> None:

@@ -76,6 +76,22 @@ def test_sites_train_what_the_simulator_trains(place: Place, method: str) -> Non
     assert totals == [16, 20, 24]
 
 
+def test_images_become_squares_in_the_same_way_at_all_sites(place: Place) -> None:
+    for path in place.data["a"].parent.glob("*.png"):
+        with Image.open(path) as image:
+            wide = image.resize((40, 16))
+        wide.save(path)
+    everything, losses = write_all(place.data, place.folder / "all.csv"), set()
+    for fit in ("stretch", "pad"):
+        given = {"method": "fedavg", "rounds": 1, "epochs": 1, "image_size": 16, "fit": fit}
+        outcome, driver = place.play(place.wire(), run=fit, **given)
+        assert outcome == "finished", place.said
+        beside = run(simulated(everything, **given), place.folder / f"simulated-{fit}")
+        assert driver.records[0]["train_loss"] == beside.metrics[0]["train_loss"]
+        losses.add(beside.metrics[0]["train_loss"])
+    assert len(losses) == 2
+
+
 @pytest.mark.parametrize("method", ["fedper", "fedproto"])
 def test_parts_of_a_model_stay_at_home(place: Place, method: str) -> None:
     given = {"method": method, "fedproto": {"models": "personal"}} if method == "fedproto" else {"method": method}

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ import numpy as np
 import pytest
 from conftest import toy_experiment, toy_images
 
-from fedproc import InputError, RunError, compare
+from fedproc import Experiment, InputError, RunError, compare
 from fedproc.cli.commands import execute
+from fedproc.data.images import Skipped
 from fedproc.errors import Diverged
 from fedproc.lanes import Share, choose
 from fedproc.simulation.interrupt import Interrupt
@@ -176,6 +178,20 @@ def test_images_are_mapped_and_private_to_each_reader() -> None:
             assert np.array_equal(getattr(getattr(second, split), part), getattr(getattr(toy_images(), split), part))
     second.train.images[0] = 0
     assert first.train.images[0].any()
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="the system has no files in memory")
+def test_what_is_known_of_own_images_comes_along(own: Path) -> None:
+    mine, theirs, experiment = Library(), Library(), Experiment(data=str(own), image_size=16)
+    read = mine.images(experiment)
+    skipped = (Skipped("red/x.png", "red", "", ""),)
+    mine.put(mine.key(experiment), replace(read, group_names=("p1",), skipped=skipped))
+    (made,) = shared(mine, [experiment])
+    taken(theirs, json.loads(json.dumps([made.message()])))
+    made.close()
+    found = theirs.images(experiment)
+    assert found.skipped == skipped and found.group_names == ("p1",) and found.train.names == read.train.names
+    assert found.listing() == [*read.listing(), ("red/x.png", "red", "", "", "unreadable")]
 
 
 class Scripted:

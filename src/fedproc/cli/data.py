@@ -1,4 +1,4 @@
-"""`fedproc data show` and `fedproc data split`: a partition on screen, as a figure, as folders."""
+"""`fedproc data`: a partition on screen, as a figure, as folders; images checked and converted."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from fedproc.cli import data_check, data_convert
 from fedproc.cli.parser import Parser, add_experiment_flags, given
 from fedproc.data.partition import BY_BETA, class_counts, heterogeneity
 from fedproc.data.sites import write_sites
@@ -28,7 +29,7 @@ MOST_ROWS = 50
 
 
 def add(commands: Any, methods: Mapping[str, type[Method]]) -> None:
-    parser: Parser = commands.add_parser("data", help="show a partition, or write it as folders")
+    parser: Parser = commands.add_parser("data", help="show or write a partition; check or convert your own images")
     parts = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     show = parts.add_parser("show", help="print and draw a partition", usage="fedproc data show [--option VALUE ...]")
     show.add_argument("--out", type=Path, default=Path("partition.png"), help="picture; default: partition.png")
@@ -39,6 +40,11 @@ def add(commands: Any, methods: Mapping[str, type[Method]]) -> None:
     split.set_defaults(command=split_command)
     for part in (show, split):
         add_experiment_flags(part, methods=methods)
+    words = "find all that is wrong with your own images"
+    data_check.add(parts.add_parser("check", help=words, usage="fedproc data check --data PATH [--option VALUE ...]"))
+    words = "make PNG files and a CSV file of DICOM files"
+    usage = "fedproc data convert DIR --out OUT [--option VALUE ...]"
+    data_convert.add(parts.add_parser("convert", help=words, usage=usage))
 
 
 def show_command(parsed: argparse.Namespace, console: Console) -> int:

@@ -16,6 +16,7 @@ from fedproc.cli.parser import Parser, add_experiment_flags, given
 from fedproc.comparison.compare import merged, read_toml
 from fedproc.comparison.sites import compared, site_rows
 from fedproc.data import FEDERATION
+from fedproc.data.names import normal
 from fedproc.errors import Diverged, Failed, InputError
 from fedproc.experiment import Experiment
 from fedproc.federate.names import require_nvflare
@@ -238,10 +239,10 @@ def _start(parsed: argparse.Namespace, console: Console) -> int:
             raise InputError(f"--{name.replace('_', '-')} {getattr(parsed, name)}: expected at least 1")
     if parsed.fine_tune < 0:
         raise InputError(f"--fine-tune {parsed.fine_tune}: expected at least 0")
+    classes = None if parsed.classes is None else [normal(name) for name in parsed.classes]
     options = Options(
-        min_sites=parsed.min_sites, timeout=parsed.timeout, join_timeout=parsed.join_timeout, classes=parsed.classes,
-        server_test=parsed.server_test, alone=not parsed.no_alone, fine_tune=parsed.fine_tune,
-        following=following,
+        min_sites=parsed.min_sites, timeout=parsed.timeout, join_timeout=parsed.join_timeout, classes=classes,
+        server_test=parsed.server_test, alone=not parsed.no_alone, fine_tune=parsed.fine_tune, following=following,
     )  # fmt: skip
     with watching.Watching(console, parsed.page, parsed.open) as display:
         supervisor = Supervisor(kit, experiment, options, parsed.out, display, parsed.interrupt.check, parsed.wait)

@@ -21,7 +21,7 @@ from fedproc.methods.method import Method
 SEPARATOR = "."
 COMMON = (
     ("method", ("method", "plugin", "preset")),
-    ("data", ("data", "data_dir", "image_size", "test_fraction")),
+    ("data", ("data", "data_dir", "image_size", "fit", "test_fraction", "skip_unreadable")),
     ("partition", ("clients", "partition", "beta", "classes_per_client", "partition_file", "min_size", "val_fraction")),
     ("training", ("rounds", "epochs", "batch_size", "lr", "lr_schedule", "lr_floor", "momentum")),
     ("more training", ("weight_decay", "sample", "augment", "normalize", "calibrate", "calibrate_prototypes")),

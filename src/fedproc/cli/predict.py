@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.progress import Progress
 
 from fedproc.cli.parser import Parser
-from fedproc.data.pictures import EXTENSIONS, Picture, concurrently
-from fedproc.errors import InputError
+from fedproc.data.pictures import EXTENSIONS, Picture, concurrently, tried
+from fedproc.errors import InputError, RunError, with_flags
 from fedproc.files import write_file
 from fedproc.runs.folder import client_model
-from fedproc.runs.model import Model, export_onnx, load_model
+from fedproc.runs.model import CHUNK, Model, Prediction, export_onnx, load_model
 
 
 def add(commands: Any) -> None:
@@ -30,9 +31,8 @@ def add(commands: Any) -> None:
     export.add_argument("--out", type=Path, help="default: RUN/model.onnx")
     export.set_defaults(command=export_command)
     for parser in (predict, export):
-        parser.add_argument(
-            "--client", type=int, metavar="N", help="a client's own model, where the run saved it (solo)"
-        )
+        words = "a client's own model, where the run saved it (solo, --keep-clients)"
+        parser.add_argument("--client", type=int, metavar="N", help=words)
         parser.add_argument("--network", metavar="MODULE:CLASS", help="your own encoder, for a model trained with it")
         parser.add_argument("--averaged", action="store_true", help="the averaged weights, where the run saved them")
 
@@ -49,19 +49,40 @@ def predict_command(parsed: argparse.Namespace, console: Console) -> int:
         raise InputError(f"--out {parsed.out}: a folder, expected the name of a CSV file")
     model = _model(parsed)
     paths = [path for given in parsed.images for path in _images(given)]
-    decoded = concurrently(lambda path: Picture.at(path).decode(model.spec.side, model.spec.channels), paths)
-    predictions = model.predict(np.stack(decoded))
+    found: list[Prediction | InputError] = []
+    with Progress(console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("images", total=len(paths))
+        for start in range(0, len(paths), CHUNK):
+            found += _classified(model, paths[start : start + CHUNK])
+            progress.update(task, completed=len(found))
 
     def fill(path: Path) -> None:
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(["path", "class", "probability", "nearest_prototype"])
-            for where, found in zip(paths, predictions, strict=True):
-                writer.writerow([where, found.label, f"{found.probability:.6f}", found.prototype_label or ""])
+            writer.writerow(["path", "class", "probability", "nearest_prototype", "error"])
+            for where, each in zip(paths, found, strict=True):
+                writer.writerow([where, *_fields(each)])
 
     write_file(parsed.out, fill)
-    console.print(f"{len(paths)} images classified, written to {parsed.out}", highlight=False)
+    failed = [each for each in found if isinstance(each, InputError)]
+    console.print(f"{len(paths) - len(failed)} images classified, written to {parsed.out}", highlight=False)
+    if failed:
+        raise RunError(f"{len(failed)} of {len(paths)} images cannot be read, the first: {with_flags(failed[0])}")
     return 0
+
+
+def _classified(model: Model, paths: list[Path]) -> list[Prediction | InputError]:
+    """What each image is, or what is wrong with its file."""
+    pixels = concurrently(lambda path: tried(lambda: model.pixels(Picture.at(path))), paths)
+    readable = [each for each in pixels if not isinstance(each, InputError)]
+    classes = iter(model.predict(np.stack(readable)) if readable else [])
+    return [each if isinstance(each, InputError) else next(classes) for each in pixels]
+
+
+def _fields(found: Prediction | InputError) -> list[str]:
+    if isinstance(found, InputError):
+        return ["", "", "", str(found)]
+    return [found.label, f"{found.probability:.6f}", found.prototype_label or "", ""]
 
 
 def _images(given: Path) -> list[Path]:

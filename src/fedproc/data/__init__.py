@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedproc.data import fashion_mini, folder, manifest, tiny_imagenet
+from fedproc.data import fashion_mini, own, tiny_imagenet
 from fedproc.data.augment import Normalisation
 from fedproc.data.cifar import CIFAR10, CIFAR100
 from fedproc.data.idx import FASHION_MNIST, MNIST
 from fedproc.data.images import Images
+from fedproc.data.pictures import Fit
 from fedproc.errors import InputError
 
 __all__ = ["FEDERATION", "SOURCES", "Images", "Source", "load", "source_of"]
@@ -29,6 +30,7 @@ class Source:
     mu_of_many: float | None = None  # of MOON with 50 clients and more
     decorrelation: float = 0.1  # beta of FedDecorr
     resizable: bool = False
+    fit: Fit = "crop"  # how images become squares
 
     def options(self, clients: float) -> dict[str, dict[str, float]]:
         """The methods' options that follow the data set."""
@@ -83,9 +85,10 @@ SOURCES: dict[str, Source] = {
     ),
 }
 FOLDER = Source(
-    "your own images: a folder with train/<class>/* and test/<class>/*, or <class>/*, or <site>/<class>/*; "
-    "or a CSV file of path,label[,group][,site][,split]",
+    "your own images: a folder with train/<class>/* and test/<class>/*, or <class>/*, or <site>/<class>/*, or "
+    "<site>/train/<class>/* and <site>/test/<class>/*; or a CSV file of path,label[,group][,site][,split]",
     resizable=True,
+    fit="pad",
 )
 
 
@@ -97,8 +100,16 @@ def source_of(name: str) -> Source:
     return SOURCES.get(name, FOLDER)
 
 
-def load(name: str, data_dir: Path | None, image_size: int | None, test_fraction: float, data_seed: int) -> Images:
-    """Read a data set; `data_seed` only matters where a user's images must be split into train and test."""
+def load(
+    name: str,
+    data_dir: Path | None,
+    image_size: int | None,
+    test_fraction: float,
+    data_seed: int,
+    fit: Fit = "pad",
+    skip_unreadable: bool = False,
+) -> Images:
+    """Read a data set; what follows `image_size` only matters for a user's own images."""
     if image_size is not None and not source_of(name).resizable:
         raise InputError(f"--image-size {image_size}: only for your own images; {name} has its own size")
     match name:
@@ -115,8 +126,6 @@ def load(name: str, data_dir: Path | None, image_size: int | None, test_fraction
         case "tiny-imagenet":
             return tiny_imagenet.read(data_dir, image_size)
     path = Path(name)
-    if path.suffix.lower() == ".csv":
-        return manifest.read(path, image_size, test_fraction, data_seed)
-    if not path.is_dir() and "/" not in name:
+    if path.suffix.lower() != ".csv" and not path.is_dir() and "/" not in name:
         raise InputError(f"--data {name}: expected {', '.join(SOURCES)}, or the path of an image folder or CSV file")
-    return folder.read(path, image_size, test_fraction, data_seed)
+    return own.read(path, image_size, test_fraction, data_seed, fit, skip_unreadable)

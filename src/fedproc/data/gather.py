@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from fedproc.data.images import Images, Split, label_numbers
+from fedproc.data.images import Images, Labels, Skipped, Split, label_numbers
 from fedproc.data.memory import room
-from fedproc.data.pictures import Picture, concurrently
+from fedproc.data.names import alike
+from fedproc.data.pictures import Fit, Picture, concurrently, tried
+from fedproc.data.problems import Complain, Problem
+from fedproc.errors import InputError, with_flags
 
 USUAL_SIDE = 32
 LARGEST_OWN_SIDE = 64
@@ -16,12 +19,15 @@ LARGEST_OWN_SIDE = 64
 
 @dataclass(frozen=True)
 class Item:
-    """One image, its class, and where they are known the site it comes from and the group it must stay with."""
+    """One image, its class, and where they are known the site it comes from, the group it must stay with and the name
+    that the data have for it: a path below their folder.
+    """
 
     picture: Picture
     label: str
     site: str | None = None
     group: str | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,12 @@ class Files:
 
     @cached_property
     def _looks(self) -> list[tuple[tuple[int, int], bool]]:
-        return concurrently(lambda item: item.picture.look(), [*self.train, *self.test])
+        """Of those that can be opened; the others are counted when all are read."""
+        seen = concurrently(lambda item: tried(item.picture.look), [*self.train, *self.test])
+        found = [each for each in seen if not isinstance(each, InputError)]
+        if not found:
+            raise next(each for each in seen if isinstance(each, InputError))
+        return found
 
     @property
     def channels(self) -> int:
@@ -50,24 +61,79 @@ class Files:
         """Images that are all squares of one small size keep it."""
         return _own_side([size for size, _ in self._looks])
 
-    def read(self, class_names: Sequence[str], side: int, channels: int) -> Images:
+    def judge(self, complain: Complain) -> Files:
+        """Complain about what classes are called, and where they are."""
+        held, tested = ({item.label for item in part} for part in (self.train, self.test))
+        for one, other in alike(held | tested):
+            complain(
+                Problem(
+                    "class names alike",
+                    f"{self.name}: classes {one!r} and {other!r} differ in case or spaces alone; give both the same "
+                    "name if they are one class, or names that differ more",
+                )
+            )
+        for label in sorted(tested - held):
+            where = [item.picture.name for item in self.test if item.label == label]
+            complain(
+                Problem(
+                    "class only in test",
+                    f"{self.name}: the test images have a class {label} that the training images do not have "
+                    f"({where[0]}); add training images of it (a split that keeps groups together needs two groups "
+                    "of a class), or leave its test images out",
+                    where,
+                )
+            )
+        return self
+
+    def read(
+        self, class_names: Sequence[str], side: int, channels: int, fit: Fit, skip_unreadable: bool = False
+    ) -> Images:
         """Decode all of them."""
-        train, test = self.train, self.test
-        site_names = sorted({item.site for item in train if item.site is not None})
-        splits = [decoded(items, class_names, side, channels) for items in (train, test)]
-        sites = label_numbers([item.site or "" for item in train], site_names) if site_names else None
-        known = site_names and all(item.site in site_names for item in test)
-        tested = label_numbers([item.site or "" for item in test], site_names) if known else None
-        group_names = sorted({item.group for item in train if item.group is not None})
-        groups = label_numbers([item.group or "" for item in train], group_names) if group_names else None
-        training = Split(splits[0].images, splits[0].labels, sites, groups)
-        testing = Split(splits[1].images, splits[1].labels, tested)
-        return Images(self.name, training, testing, tuple(class_names), tuple(site_names))
+        parts = [_decoded(items, class_names, side, channels, fit) for items in (self.train, self.test)]
+        failed = [failure for part in parts for failure in part.failed]
+        if failed and not skip_unreadable:
+            raise self._unreadable(failed)
+        site_names = _names([[item.site for item in part.items] for part in parts])
+        group_names = _names([[item.group for item in part.items] for part in parts])
+        splits = [
+            Split(
+                part.images.images,
+                part.images.labels,
+                _numbers([item.site for item in part.items], site_names),
+                _numbers([item.group for item in part.items], group_names),
+                _paths(part.items),
+            )
+            for part in parts
+        ]
+        skipped = tuple(
+            Skipped(item.name or item.picture.name, item.label, item.site or "", item.group or "") for item, _ in failed
+        )
+        names = (tuple(class_names), tuple(site_names), tuple(group_names))
+        return Images(self.name, splits[0], splits[1], *names, skipped=skipped)
+
+    def _unreadable(self, failed: Sequence[tuple[Item, InputError]]) -> InputError:
+        count, first = len(failed), with_flags(failed[0][1])
+        if failed[0][0].name is None:  # a data set that everybody has: there is nothing to go on without
+            return failed[0][1]
+        many = f"{count} of {len(self.train) + len(self.test)} images cannot be read, the first: {first}"
+        return InputError(
+            f"{first if count == 1 else many}; `fedproc data check --data {self.name}` finds all that is wrong, "
+            f"--skip-unreadable true goes on without {'it' if count == 1 else 'them'}"
+        )
 
 
-def gather(files: Files, image_size: int | None) -> Images:
+@dataclass(frozen=True)
+class _Part:
+    """The images of one part that could be read, their items, and what went wrong with the others."""
+
+    images: Split
+    items: list[Item]
+    failed: list[tuple[Item, InputError]]
+
+
+def gather(files: Files, image_size: int | None, fit: Fit, skip_unreadable: bool = False) -> Images:
     """Decode all, at a size and with the colours that they have themselves where nothing else is said."""
-    return files.read(files.class_names, image_size or files.side, files.channels)
+    return files.read(files.class_names, image_size or files.side, files.channels, fit, skip_unreadable)
 
 
 def _own_side(sizes: Sequence[tuple[int, int]]) -> int:
@@ -76,12 +142,45 @@ def _own_side(sizes: Sequence[tuple[int, int]]) -> int:
     return first[0] if own else USUAL_SIDE
 
 
-def decoded(items: Sequence[Item], class_names: Sequence[str], side: int, channels: int) -> Split:
-    """All of them, in one array."""
+def _names(parts: Sequence[Sequence[str | None]]) -> list[str]:
+    """Those of training images first, so that a site or group that is only tested on changes no number."""
+    train, test = ({name for name in part if name is not None} for part in parts)
+    return [*sorted(train), *sorted(test - train)]
+
+
+def _numbers(found: Sequence[str | None], known: Sequence[str]) -> Labels | None:
+    there = [name for name in found if name is not None]
+    return label_numbers(there, known) if there and len(there) == len(found) else None
+
+
+def _paths(items: Sequence[Item]) -> tuple[str, ...] | None:
+    names = tuple(item.name for item in items if item.name is not None)
+    return names if len(names) == len(items) else None
+
+
+def decoded(items: Sequence[Item], class_names: Sequence[str], side: int, channels: int, fit: Fit) -> Split:
+    """All of them, in one array; the first that cannot be read is refused."""
+    part = _decoded(items, class_names, side, channels, fit)
+    if part.failed:
+        raise part.failed[0][1]
+    return part.images
+
+
+def _decoded(items: Sequence[Item], class_names: Sequence[str], side: int, channels: int, fit: Fit) -> _Part:
     images = room((len(items), channels, side, side))
 
-    def fill(place: int) -> None:
-        images[place] = items[place].picture.decode(side, channels)
+    def fill(place: int) -> InputError | None:
+        found = tried(lambda: items[place].picture.decode(side, channels, fit))
+        if isinstance(found, InputError):
+            return found
+        images[place] = found
+        return None
 
-    concurrently(fill, range(len(items)))
-    return Split(images, label_numbers([item.label for item in items], class_names))
+    errors = concurrently(fill, range(len(items)))
+    whole = [place for place, error in enumerate(errors) if error is None]
+    for place, source in enumerate(whole):  # in place, since mapped images may not fit into memory twice
+        if place != source:
+            images[place] = images[source]
+    kept = [items[place] for place in whole]
+    failed = [(item, error) for item, error in zip(items, errors, strict=True) if error is not None]
+    return _Part(Split(images[: len(kept)], label_numbers([item.label for item in kept], class_names)), kept, failed)

@@ -20,7 +20,7 @@ CHUNK = 4096
 @dataclass(frozen=True)
 class Split:
     """images (N, C, H, W) uint8, labels (N,), and where known the site (N,) each image comes from, the group (N,), such
-    as a patient, that no split may divide, and what each image is called.
+    as a patient, that no split may divide, and the path of each image's file below the data's folder.
     """
 
     images: Bytes
@@ -34,14 +34,28 @@ class Split:
 
 
 @dataclass(frozen=True)
+class Skipped:
+    """A file that could not be read and was left out."""
+
+    name: str
+    label: str
+    site: str
+    group: str
+
+
+@dataclass(frozen=True)
 class Images:
-    """A data set: training and test images of the same shape, and what its labels mean."""
+    """A data set: training and test images of the same shape, and what its labels mean. Sites and groups of training
+    images have the first numbers; those that follow are only tested on.
+    """
 
     name: str
     train: Split
     test: Split
     class_names: tuple[str, ...]
     site_names: tuple[str, ...] = ()
+    group_names: tuple[str, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
 
     def __post_init__(self) -> None:
         for part, split in (("train", self.train), ("test", self.test)):
@@ -61,6 +75,16 @@ class Images:
     @property
     def classes(self) -> int:
         return len(self.class_names)
+
+    def listing(self) -> list[tuple[str, str, str, str, str]]:
+        """(path, class, site, group, train | test | unreadable) of every file, where the images are files by name."""
+        rows = []
+        for part, split in (("train", self.train), ("test", self.test)):
+            for place, name in enumerate(split.names or ()):
+                site = "" if split.sites is None else self.site_names[split.sites[place]]
+                group = "" if split.groups is None else self.group_names[split.groups[place]]
+                rows.append((name, self.class_names[split.labels[place]], site, group, part))
+        return [*rows, *((each.name, each.label, each.site, each.group, "unreadable") for each in self.skipped)]
 
     @cached_property
     def fingerprint(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedproc.data import folder, manifest
+from fedproc.data import own
 from fedproc.errors import InputError
 
 SMALLEST_BATCH, LARGEST_BATCH = 8, 64
@@ -28,9 +28,8 @@ def outline(name: str, test_fraction: float) -> Outline | None:
     """Of a folder or a manifest; None where they cannot be listed, which whoever reads them says in full. No seed
     matters: which images are kept for testing may depend on it, how the data are trained on may not.
     """
-    path = Path(name)
     try:
-        found = (manifest if path.suffix.lower() == ".csv" else folder).find(path, test_fraction, 0)
+        found = own.find(Path(name), test_fraction, 0)
     except (InputError, OSError):
         return None
     sites = Counter(item.site for item in found.train if item.site is not None)

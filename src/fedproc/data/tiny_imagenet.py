@@ -47,7 +47,7 @@ def read(data_dir: Path | None, image_size: int | None) -> Images:
         raise InputError(f"{tree.where}/wnids.txt: {len(set(ids))} classes, expected {CLASSES}")
     train = _train(tree, set(ids))
     test = _test(tree, set(ids))
-    images = gather(Files("tiny-imagenet", train, test), image_size or SIDE)
+    images = gather(Files("tiny-imagenet", train, test), image_size or SIDE, "crop")
     return Images(images.name, images.train, images.test, _names(tree, images.class_names))
 
 

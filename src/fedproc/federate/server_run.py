@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -17,6 +16,7 @@ from fedproc.assembly import Subject, assemble
 from fedproc.data import FEDERATION
 from fedproc.data import folder as folders
 from fedproc.data.augment import Normalisation
+from fedproc.data.names import alike, normal
 from fedproc.data.pixels import PixelSums
 from fedproc.errors import RunError
 from fedproc.experiment import Experiment
@@ -90,15 +90,9 @@ def agree_on_look(
     joined: Mapping[str, Joined], classes: Sequence[str] | None, image_size: int | None
 ) -> tuple[tuple[str, ...], int, int]:
     """Class names, channels and side for all sites that joined."""
-    names = sorted({name for each in joined.values() for name in each.classes} | set(classes or ()))
-    alike: dict[str, str] = {}
-    for name in names:
-        plain = unicodedata.normalize("NFKC", name).casefold()
-        if plain in alike:
-            raise RunError(
-                f"sites have classes {alike[plain]} and {name}, which look alike: rename one, or say --classes"
-            )
-        alike[plain] = name
+    names = sorted({normal(name) for each in joined.values() for name in (*each.classes, *(classes or ()))})
+    for one, other in alike(names):
+        raise RunError(f"sites have classes {one} and {other}, which look alike: rename one, or say --classes")
     if len(names) < 2:
         raise RunError(f"the sites have one class only ({names[0]}); expected two at least")
     channels = max(each.channels for each in joined.values())
@@ -148,7 +142,8 @@ class ServerRun(Keeper):
         self._setting: Setting | None = None
         self._held_out: HeldOut | None = None
         if server_test is not None:
-            bank = Bank.of(folders.read_flat(Path(server_test), a.class_names, a.side, a.channels), self.device)
+            look = (a.class_names, a.side, a.channels, experiment.fit)
+            bank = Bank.of(folders.read_flat(Path(server_test), *look), self.device)
             self._setting = assembly.setting(bank, self.device)
             index = torch.arange(len(bank.labels))
             nobody = torch.full_like(index, -1)

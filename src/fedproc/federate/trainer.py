@@ -23,8 +23,8 @@ import torch
 
 from fedproc import __version__
 from fedproc.assembly import Subject, assemble, fresh_weights, postprocessors, resolve_device
-from fedproc.data import FEDERATION, manifest
-from fedproc.data import folder as folders
+from fedproc.data import FEDERATION
+from fedproc.data import own as own_images
 from fedproc.data.augment import Normalisation
 from fedproc.data.gather import Files
 from fedproc.data.images import Images
@@ -183,18 +183,19 @@ class Trainer:
         at = (experiment.test_fraction, experiment.data_seed)
         if at not in self._files:
             self._files.clear()  # one listing at a time is held
-            if self._data.suffix.lower() == ".csv":
-                self._files[at] = manifest.find(self._data, *at)
-            else:
-                self._files[at] = folders.find(self._data, *at, lonely=True)
+            self._files[at] = own_images.find(self._data, *at, lonely=True)
             if not self._files[at].test:
                 raise InputError("no test images: expected two images of some class at least, or a part `test`")
         return self._files[at]
 
     def _read(self, experiment: Experiment, classes: Sequence[str], side: int, channels: int) -> Images:
-        at = (experiment.test_fraction, experiment.data_seed, tuple(classes), side, channels)
+        e = experiment
+        at = (e.test_fraction, e.data_seed, tuple(classes), side, channels, e.fit, e.skip_unreadable)
         if at not in self._images:
-            self._images = {at: self._found(experiment).read(classes, side, channels)}  # one reading at a time is held
+            images = self._found(e).read(classes, side, channels, e.fit, e.skip_unreadable)
+            if images.skipped:
+                say(self._kit, f"{len(images.skipped)} image files cannot be read and are left out")
+            self._images = {at: images}  # one reading at a time is held
             self._banks = {}
         return self._images[at]
 

@@ -3,6 +3,7 @@
 config.json         every resolved value, and the fingerprint of the data
 environment.json    versions, device, how the work was laid out
 partition.json      how many samples of each class each client holds
+split.csv           which of a person's own image files is for training and which for testing
 metrics.jsonl       one line per round, each with a checksum of itself and of all before it
 sites.jsonl         correct answers and images of each class at each site, where clients are real sites
 checkpoint/         the last two while running, the final one after
@@ -13,6 +14,7 @@ result.json         the headline numbers; its presence means the run is over
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -47,6 +49,7 @@ FILES = (
     "config.json",
     "environment.json",
     "partition.json",
+    "split.csv",
     "metrics.jsonl",
     "confusion.jsonl",
     "sites.jsonl",
@@ -241,6 +244,17 @@ class RunFolder:
                     raise InputError(f"{path}: not who holds what in this run")
         write_file(self._file("partition.json"), lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
+    def write_split(self, rows: Sequence[Sequence[str]]) -> None:
+        """Which file is a training and which a test image, as it was when the run began."""
+        path = self._file("split.csv")
+
+        def fill(temporary: Path) -> None:
+            with temporary.open("w", encoding="utf-8", newline="") as file:
+                csv.writer(file).writerows([("path", "class", "site", "group", "split"), *rows])
+
+        if rows and not path.exists():
+            write_file(path, fill)
+
     def result(self) -> Record | None:
         with self._way_out():
             return read_result(self.path, self.metrics())
@@ -339,7 +353,7 @@ def client_model(client: int) -> str:
 def differences(old: Record, new: Record, prefix: str = "") -> list[tuple[str, Any, Any]]:
     """(field, old, new) wherever two configs say different things that matter."""
     found = []
-    for name in sorted(set(old) | set(new), key=lambda name: (name != "method", name)):
+    for name in sorted(set(old) | set(new), key=lambda name: (name != "method", name == "fingerprint", name)):
         before, after = old.get(name), new.get(name)
         if not prefix and (name in FREE or name in IMPLIED or name == "format"):
             continue

@@ -96,6 +96,10 @@ class Keeper:
         """What the clients are called, where they have names of their own."""
         return ()
 
+    def listing(self) -> Sequence[Sequence[str]]:
+        """(path, class, site, group, split) of each image file, where the images are files with names."""
+        return ()
+
     @cached_property
     def config(self) -> Record:
         """What config.json holds."""
@@ -128,6 +132,7 @@ class Keeper:
             self.states.place(folder.path / "clients")
             folder.settle(self.config)
             folder.write_partition(self.assembly.subject.class_names, self.held_counts(), self.client_names())
+            folder.write_split(self.listing())
             self.result = folder.result()
             if self.result is not None and self.result["status"] == "failed":
                 folder.forget_result()  # what failed is tried again

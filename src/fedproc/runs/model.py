@@ -7,7 +7,7 @@ import logging
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from fedproc.data.augment import Normalisation
 from fedproc.data.images import Bytes
+from fedproc.data.pictures import Fit, Picture
+from fedproc.data.preprocessing import preprocessing
 from fedproc.errors import InputError, RunError
 from fedproc.networks import Network, NetworkSpec, build
 from fedproc.prototypes import similarities
@@ -46,11 +48,14 @@ class Model(nn.Module):
         prototypes: Tensor | None,
         known: Tensor | None,
         spec: NetworkSpec,
+        fit: Fit = "crop",
     ) -> None:
         super().__init__()
         self.network = network.eval()
         self.class_names = class_names
         self.spec = spec
+        self.fit: Fit = fit
+        self.preprocessing = preprocessing(spec.side, spec.channels, fit, normalisation)
         empty = torch.zeros(spec.classes, 1, dtype=spec.dtype)
         middle, scale = normalisation.levels(spec.dtype, torch.device("cpu"))
         self.register_buffer("middle", middle)
@@ -65,6 +70,10 @@ class Model(nn.Module):
             prototypes = prototypes.expand(-1, z.shape[-1])
         near = torch.where(known, similarities(z, prototypes), torch.full_like(logits, -2.0))
         return logits.softmax(dim=-1), z, near
+
+    def pixels(self, picture: Picture) -> Bytes:
+        """An image file as this model wants it: (C, H, W) bytes."""
+        return picture.decode(self.spec.side, self.spec.channels, self.fit)
 
     @torch.no_grad()
     def predict(self, images: Bytes) -> list[Prediction]:
@@ -91,6 +100,8 @@ def load_model(run: Path, name: str = "model.safetensors", network: str | None =
     if not path.is_file():
         if name == "model.safetensors" and (run / "models").is_dir():
             raise InputError(f"{run}: its clients have models of their own; choose one with --client")
+        if name.startswith("models/") and (run / "config.json").is_file():
+            raise InputError(_without_client(run, path))
         raise InputError(f"{path}: no such file; expected the folder of a finished run")
     try:
         with safe_open(path, "pt") as file:
@@ -111,6 +122,9 @@ def load_model(run: Path, name: str = "model.safetensors", network: str | None =
         if spec.foreign and network != spec.name:
             raise InputError(f"{path}: made with its own encoder; give --network {spec.name} if you trust it")
         normalisation = Normalisation(tuple(about["mean"]), tuple(about["std"]))
+        fit = about.get("preprocessing", {"fit": "crop"})["fit"]  # of earlier versions: all were cropped
+        if fit not in get_args(Fit):
+            raise InputError(f"{path}: its images are to be made squares by {fit!r}, which this version does not know")
         prototypes, known = tensors.pop("prototypes", None), tensors.pop("known", None)
         made = build(spec, 0)
         made.load_state_dict(tensors)
@@ -118,14 +132,24 @@ def load_model(run: Path, name: str = "model.safetensors", network: str | None =
         raise
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{path}: not a model of a fedproc run: {error}") from error
-    return Model(made, normalisation, tuple(about["class_names"]), prototypes, known, spec).eval()
+    return Model(made, normalisation, tuple(about["class_names"]), prototypes, known, spec, fit).eval()
+
+
+def _without_client(run: Path, path: Path) -> str:
+    kept = sorted(int(each.stem.partition("-")[2]) for each in path.parent.glob("client-*.safetensors"))
+    if kept:
+        return f"{path}: no such model; the run kept {len(kept)}, of clients {kept[0]} to {kept[-1]}"
+    return (
+        f"{path}: the run kept no clients' models; train with --keep-clients true (or --method solo) into another "
+        "folder, or leave --client out for the model of all"
+    )
 
 
 def export_onnx(model: Model, path: Path) -> float:
     """Write the model as ONNX and run the file: returns the largest difference of its probabilities from ours.
 
     Input `pixels` is float32 0 to 255 (N, C, H, W); outputs are `probabilities`, `z` and `similarities`; class
-    names stand in the file's metadata.
+    names, and what is done to an image before, stand in the file's metadata.
     """
     try:
         import onnx
@@ -153,7 +177,8 @@ def export_onnx(model: Model, path: Path) -> float:
     if program is None:
         raise RunError(f"{path}: torch gave no ONNX program")
     made = program.model_proto
-    onnx.helper.set_model_props(made, {"class_names": json.dumps(model.class_names)})
+    about = {"class_names": model.class_names, "preprocessing": model.preprocessing}
+    onnx.helper.set_model_props(made, {name: json.dumps(value) for name, value in about.items()})
     onnx.checker.check_model(made)
     content = made.SerializeToString()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])

@@ -31,7 +31,9 @@ Record = dict[str, Any]
 LATER = {  # fields that came after the first format
     "ccvr": "none",
     "ccvr_samples": 2000,
+    "fit": "crop",
     "normalize": "known",
+    "skip_unreadable": False,
     "smallest_class": 1,
     "start_from": None,
     "keep": "last",

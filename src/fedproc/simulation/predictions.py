@@ -43,7 +43,7 @@ def _rows(setting: Setting, images: Images, held_out: HeldOut, models: Models) -
             yield [
                 split.names[image] if split.names is not None else f"{part}/{image}",
                 images.site_names[split.sites[image]] if split.sites is not None else "",
-                str(split.groups[image]) if split.groups is not None else "",
+                images.group_names[split.groups[image]] if split.groups is not None else "",
                 images.class_names[split.labels[image]],
                 images.class_names[predicted[place]],
                 f"{probability[place]:.6f}",

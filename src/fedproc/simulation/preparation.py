@@ -42,7 +42,8 @@ class Library:
         """Experiments that agree here have the same images; words and numbers alone."""
         e = experiment
         where = None if e.data_dir is None else str(e.data_dir)
-        return (e.data, where, e.image_size, e.test_fraction, None if e.data in SOURCES else e.data_seed)
+        own = () if e.data in SOURCES else (e.test_fraction, e.data_seed, e.fit, e.skip_unreadable)
+        return (e.data, where, e.image_size, *own)
 
     def put(self, key: tuple[object, ...], images: Images) -> None:
         """Have images that were read elsewhere."""
@@ -51,7 +52,8 @@ class Library:
     def images(self, experiment: Experiment) -> Images:
         e, at = experiment, self.key(experiment)
         if at not in self._images:
-            self._images[at] = load(e.data, e.data_dir, e.image_size, e.test_fraction, e.data_seed)
+            split = (e.test_fraction, e.data_seed)
+            self._images[at] = load(e.data, e.data_dir, e.image_size, *split, e.fit, e.skip_unreadable)
         return self._images[at]
 
     def bank(self, images: Images, part: str, device: torch.device) -> Bank:

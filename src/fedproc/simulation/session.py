@@ -46,6 +46,8 @@ class Session(Keeper):
         self.setting, self.clients, self.held_out = prepared.setting, prepared.clients, prepared.held_out
         self.test = prepared.test
         self._loop: Iterator[Step] | None = None
+        if skipped := len(self.images.skipped):
+            self.notes.append(f"{skipped} image files cannot be read and are left out, as split.csv says")
 
     @property
     def client_sizes(self) -> list[int]:
@@ -84,6 +86,9 @@ class Session(Keeper):
             models = {client: Weights.of(state) for client, state in own.items() if state is not None}
         fill = partial(write_predictions, setting=self.setting, images=self.images, held_out=held_out, models=models)
         write_file(folder.path / "predictions.csv", fill)
+
+    def listing(self) -> list[tuple[str, str, str, str, str]]:
+        return self.images.listing()
 
     def held_counts(self) -> list[list[int]]:
         return [data.class_counts.round().long().tolist() for data in self.clients]

@@ -8,19 +8,20 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
 
 from fedproc.data import Images
-from fedproc.data.images import Split
+from fedproc.data.images import Skipped, Split
 from fedproc.experiment import Experiment
 from fedproc.simulation.preparation import Library
 from fedproc.simulation.workers.messages import Message
 
 ALIGNED = 64
 PARTS = ("images", "labels", "sites", "groups")
+NAMES = ("class_names", "site_names", "group_names")
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,10 @@ class MappedImages:
                 kind, shape = np.dtype(place["dtype"]), tuple(place["shape"])
                 flat = np.frombuffer(whole, kind, int(np.prod(shape)), place["offset"])
                 found[name] = flat.reshape(shape)
-            splits[split] = Split(**found)
-        names = {name: tuple(self.index[name]) for name in ("class_names", "site_names")}
-        images = Images(self.index["name"], splits["train"], splits["test"], **names)
+            splits[split] = Split(**found, names=_tuple(self.index["files"][split]))
+        names = {name: tuple(self.index[name]) for name in NAMES}
+        skipped = tuple(Skipped(*each) for each in self.index["skipped"])
+        images = Images(self.index["name"], splits["train"], splits["test"], **names, skipped=skipped)
         images.__dict__["fingerprint"] = self.index["fingerprint"]  # what the property keeps once it is known
         return images
 
@@ -76,7 +78,9 @@ def taken(library: Library, messages: Sequence[Message]) -> None:
 
 def _written(key: tuple[Any, ...], images: Images) -> MappedImages:
     index: Message = {"key": list(key), "name": images.name, "fingerprint": images.fingerprint}
-    index |= {"class_names": list(images.class_names), "site_names": list(images.site_names)}
+    index |= {name: list(getattr(images, name)) for name in NAMES}
+    index["files"] = {name: getattr(images, name).names for name in ("train", "test")}
+    index["skipped"] = [list(astuple(each)) for each in images.skipped]
     handle = os.memfd_create("fedproc-images")
     with os.fdopen(os.dup(handle), "wb") as file:
         for name, split in (("train", images.train), ("test", images.test)):
@@ -90,3 +94,7 @@ def _written(key: tuple[Any, ...], images: Images) -> MappedImages:
             index[name] = places
         index["bytes"] = file.tell()
     return MappedImages(handle, index)
+
+
+def _tuple(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(names)
