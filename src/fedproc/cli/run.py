@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedproc.cli.display import Display
-from fedproc.cli.parser import Parser, add_experiment_flags, given
+from fedproc.cli.parser import add_experiment_flags, given
+from fedproc.cli.strict import Parser
 from fedproc.comparison.compare import merged, read_toml
 from fedproc.errors import Diverged, Failed, InputError, suggestion
 from fedproc.experiment import Experiment
@@ -29,7 +30,7 @@ Precedence: flag, --config, --preset, data set.
 
 def add(commands: Any, methods: Mapping[str, type[Method]]) -> None:
     usage = "fedproc run [--out FOLDER] [--option VALUE ...]"
-    parser: Parser = commands.add_parser("run", help="run one experiment, or continue it", epilog=EPILOG, usage=usage)
+    parser: Parser = commands.add_parser("run", epilog=EPILOG, usage=usage)
     add_out(parser, "runs/demo")
     add_experiment_flags(parser, methods=methods)
     parser.set_defaults(command=command)
