@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedproc.cli.commands import build_parser
+from fedproc.cli.commands import COMMANDS, build_parser
 from fedproc.errors import InputError
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
@@ -42,6 +42,12 @@ def test_commands_are_understood(page: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_commands_are_found() -> None:
     assert sum(len(commands(page)) for page in PAGES) > 40
+
+
+def test_every_command_is_on_the_page_of_commands() -> None:
+    text = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    names = {name for summaries in COMMANDS.values() for name in summaries}
+    assert set(re.findall(r"{command-help} (\S+)", text)) == names
 
 
 def worded(text: str) -> set[str]:

@@ -55,24 +55,25 @@ class MethodOptions(SphinxDirective):
 
 
 class CommandHelp(SphinxDirective):
-    """What `fedproc COMMAND --help` prints, without the flags of the Experiment."""
+    """What `fedproc COMMAND --help` prints, and that of the commands below it, without the flags of the Experiment."""
 
     required_arguments = 1
-    final_argument_whitespace = True
 
     def run(self) -> list[nodes.Node]:
-        parser: argparse.ArgumentParser = build_parser()
-        for word in self.arguments[0].split():
-            parser = _below(parser)[word]
-        usual = {title for title, _ in COMMON}
-        parser._action_groups = [
-            group
-            for group in parser._action_groups
-            if group.title not in usual and not str(group.title).startswith("options of ")
-        ]
-        formatter = argparse.RawDescriptionHelpFormatter(parser.prog, width=100)
-        parser._get_formatter = lambda: formatter  # type: ignore[method-assign]  # as wide on every machine
-        return [nodes.literal_block("", parser.format_help(), language="text")]
+        parser = _below(build_parser())[self.arguments[0]]
+        return [nodes.literal_block("", _help(each), language="text") for each in (parser, *_below(parser).values())]
+
+
+def _help(parser: argparse.ArgumentParser) -> str:
+    usual = {title for title, _ in COMMON}
+    parser._action_groups = [
+        group
+        for group in parser._action_groups
+        if group.title not in usual and not str(group.title).startswith("options of ")
+    ]
+    formatter = argparse.RawDescriptionHelpFormatter(parser.prog, width=100)
+    parser._get_formatter = lambda: formatter  # type: ignore[method-assign]  # as wide on every machine
+    return parser.format_help()
 
 
 def _below(parser: argparse.ArgumentParser) -> Mapping[str, argparse.ArgumentParser]:
