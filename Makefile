@@ -2,12 +2,14 @@
 # make test   set everything up, run the tests
 # make paper  every table and figure of the paper on the embedded data
 # make lint   ruff and mypy
+# make docs   the documentation site, into site/: open site/index.html
+# make package  sdist and wheel, into dist/, checked and tried in an empty environment
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test slow paper lint clean
+.PHONY: run test slow paper lint docs package clean
 
 run: $(READY)
 	$(BIN)/fedproc compare --methods fedavg fedproc --variants examples/presets.toml --seeds 0 1 2 \
@@ -26,6 +28,18 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(READY)
+	rm -rf site
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs site
+	$(BIN)/python scripts/check_site.py site
+
+package: $(READY)
+	rm -rf dist
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+	$(BIN)/python scripts/check_package.py dist
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +200,22 @@ def page(compared: Path, exhibits: Path, tmp_path_factory: pytest.TempPathFactor
     folders = [str(compared), *(str(exhibits / "tiny" / name) for name in ("tsne", "rounds", "epochs"))]
     assert execute(["report", *folders, "--out", str(out)]) == 0
     return out / "index.html"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium; FEDPROC_BROWSER=required makes a missing one a failure."""
+    chromium = os.environ.get("FEDPROC_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    try:
+        from playwright.sync_api import sync_playwright
+
+        if chromium is None:
+            raise FileNotFoundError("no chromium here; set FEDPROC_CHROMIUM to where it is")
+    except (ImportError, FileNotFoundError) as error:
+        if os.environ.get("FEDPROC_BROWSER") == "required":
+            raise
+        pytest.skip(str(error))
+    with sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield opened
+        opened.close()

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 CONFIDENCE = 0.95
 POWER = 0.8
@@ -64,6 +63,8 @@ def compare(rows: Mapping[str, Mapping[int, float]], reference: str) -> dict[str
 
 
 def _paired(values: Mapping[int, float], base: Mapping[int, float]) -> Paired | None:
+    from scipy import special  # here, since commands that compare nothing need not wait for it
+
     seeds = tuple(seed for seed in values if seed in base)
     count = len(seeds)
     if count < 2:
@@ -86,6 +87,8 @@ def half_interval(deviation: Any, count: int) -> Any:
 
 def t_quantile(share: float, freedom: int) -> float:
     """The quantile of a t distribution. (scipy.stats would take a second to import.)"""
+    from scipy import special
+
     return float(special.stdtrit(freedom, share))
 
 

@@ -3,34 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-CHROMIUM = os.environ.get("FEDPROC_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 PHONE = {"width": 390, "height": 844}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    try:
-        from playwright.sync_api import sync_playwright
-
-        if CHROMIUM is None:
-            raise FileNotFoundError("no chromium here; set FEDPROC_CHROMIUM to where it is")
-    except (ImportError, FileNotFoundError) as error:
-        if os.environ.get("FEDPROC_BROWSER") == "required":
-            raise
-        pytest.skip(str(error))
-    with sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 class Opened:

@@ -1,4 +1,4 @@
-"""All commands under one parser."""
+"""All commands under one parser. What a command needs is loaded when it is asked for, so that help comes at once."""
 
 from __future__ import annotations
 
@@ -6,38 +6,60 @@ import platform
 import shutil
 import sys
 from collections.abc import Sequence
+from importlib import import_module, metadata
 from pathlib import Path
 
-import torch
 from rich.console import Console
 
 from fedproc import __version__
-from fedproc.cli import compare, data, federate, listing, paper, predict, report, run
-from fedproc.cli.parser import Parser
-from fedproc.methods.plugin import all_methods
+from fedproc.cli.strict import Parser
 from fedproc.simulation.interrupt import Interrupt
 
+# the commands that each module of cli/ adds, and what they do
+COMMANDS = {
+    "run": {"run": "run one experiment, or continue it"},
+    "compare": {"compare": "methods side by side over several seeds"},
+    "data": {"data": "show a partition, or write it as folders"},
+    "federate": {"federate": "train with sites on other machines that keep their images"},
+    "paper": {"paper": "the paper's tables and figures; at full scale with the published number next to ours"},
+    "report": {"report": "runs as one page with figures"},
+    "listing": {"list": "list methods, data sets, networks or presets"},
+    "predict": {
+        "predict": "classify images with a trained model",
+        "export": "write a trained model for use elsewhere",
+    },
+}
+WITH_METHODS = ("run", "compare", "data", "federate")  # whose flags include the options of methods
 
-def build_parser(plugins: Sequence[Path] = ()) -> Parser:
-    """Every command and every flag; the options of plugins' methods are flags like others."""
+
+def build_parser(plugins: Sequence[Path] = (), only: str | None = None) -> Parser:
+    """Every command and every flag; the options of plugins' methods are flags like others. With `only`, of the other
+    commands no more than their names and what they do.
+    """
     parser = Parser(prog="fedproc", description="Federated learning on non-IID image data, built around FedProc.")
-    version = f"fedproc {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+    version = f"fedproc {__version__}, torch {metadata.version('torch')}, Python {platform.python_version()}"
     parser.add_argument(
         "--version", action="version", version=version, help="show the versions, also of torch and Python"
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
-    methods = all_methods(plugins)
-    for part in (run, compare, data, federate):
-        part.add(commands, methods)
-    for other in (paper, report, listing, predict):
-        other.add(commands)
+    for module, summaries in COMMANDS.items():
+        if only is not None and only not in summaries:
+            for name, words in summaries.items():
+                commands.add_parser(name, help=words)
+        elif module in WITH_METHODS:
+            from fedproc.methods.plugin import all_methods
+
+            import_module(f"fedproc.cli.{module}").add(commands, all_methods(plugins))
+        else:
+            import_module(f"fedproc.cli.{module}").add(commands)
     return parser
 
 
 def execute(words: list[str], interrupt: Interrupt | None = None) -> int:
     """Run the command; lines are as wide as the terminal, or 100 characters where there is none."""
     width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100
-    parsed = build_parser(_plugins(words)).parse_strictly(words or ["--help"])
+    plugins, words = _plugins(words), words or ["--help"]
+    parsed = build_parser(plugins, words[0]).parse_strictly(words, lambda: build_parser(plugins))
     parsed.interrupt = interrupt
     code: int = parsed.command(parsed, Console(width=width, markup=False))
     return code

@@ -11,8 +11,9 @@ from typing import Any
 from rich.console import Console
 
 from fedproc.cli.display import print_table
-from fedproc.cli.parser import Parser, add_experiment_flags, add_workers, whole_numbers
+from fedproc.cli.parser import add_experiment_flags, add_workers, whole_numbers
 from fedproc.cli.run import add_out, expect_epochs, gathered, watching
+from fedproc.cli.strict import Parser
 from fedproc.comparison.compare import compare, read_toml, sites_of
 from fedproc.errors import InputError, RunError
 from fedproc.files import write_file
@@ -38,8 +39,7 @@ Run again with more seeds or methods, the command continues the folder and inclu
 
 def add(commands: Any, methods: Mapping[str, type[Method]]) -> None:
     usage = "fedproc compare [--methods M ...] [--seeds N ...] [--variants FILE] [--out FOLDER] [--option VALUE ...]"
-    words = "methods side by side over several seeds"
-    parser: Parser = commands.add_parser("compare", help=words, epilog=EPILOG, usage=usage)
+    parser: Parser = commands.add_parser("compare", epilog=EPILOG, usage=usage)
     group = parser.add_argument_group("what to compare")
     group.add_argument("--methods", nargs="+", metavar="METHOD", help="default: fedavg fedproc; none with --variants")
     group.add_argument("--seeds", nargs="+", metavar="N", help="default: 0 1 2")

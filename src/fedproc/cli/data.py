@@ -14,7 +14,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from fedproc.cli import data_check, data_convert
-from fedproc.cli.parser import Parser, add_experiment_flags, given
+from fedproc.cli.parser import add_experiment_flags, given
+from fedproc.cli.strict import Parser
 from fedproc.data.partition import BY_BETA, class_counts, heterogeneity
 from fedproc.data.sites import write_sites
 from fedproc.errors import InputError
@@ -29,7 +30,7 @@ MOST_ROWS = 50
 
 
 def add(commands: Any, methods: Mapping[str, type[Method]]) -> None:
-    parser: Parser = commands.add_parser("data", help="show or write a partition; check or convert your own images")
+    parser: Parser = commands.add_parser("data")
     parts = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     show = parts.add_parser("show", help="print and draw a partition", usage="fedproc data show [--option VALUE ...]")
     show.add_argument("--out", type=Path, default=Path("partition.png"), help="picture; default: partition.png")

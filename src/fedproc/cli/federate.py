@@ -12,7 +12,8 @@ from rich.console import Console
 
 from fedproc.beside import FINE_TUNING_EPOCHS
 from fedproc.cli.display import print_table
-from fedproc.cli.parser import Parser, add_experiment_flags, given
+from fedproc.cli.parser import add_experiment_flags, given
+from fedproc.cli.strict import Parser
 from fedproc.comparison.compare import merged, read_toml
 from fedproc.comparison.sites import compared, site_rows
 from fedproc.data import FEDERATION
@@ -31,7 +32,7 @@ NOT_HERE = (
 
 
 def add(commands: Any, methods: Mapping[str, type[Method]]) -> None:
-    parser: Parser = commands.add_parser("federate", help="train with sites on other machines that keep their images")
+    parser: Parser = commands.add_parser("federate")
     parts = parser.add_subparsers(metavar="PART", required=True, parser_class=Parser)
     _add_kits(parts)
     _add_processes(parts)

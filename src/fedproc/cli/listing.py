@@ -23,7 +23,7 @@ THINGS: dict[str, dict[str, str]] = {
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("list", help="list methods, data sets, networks or presets")
+    parser = commands.add_parser("list")
     parser.add_argument("things", choices=THINGS)
     parser.set_defaults(command=command)
 

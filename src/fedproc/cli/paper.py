@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedproc.cli.display import Display, print_table
-from fedproc.cli.parser import Parser, add_workers, whole_numbers
+from fedproc.cli.parser import add_workers, whole_numbers
+from fedproc.cli.strict import Parser
 from fedproc.errors import InputError, with_flags
 from fedproc.paper.exhibits import EXHIBITS, SCALES
 from fedproc.runs.lock import expect_folder
@@ -29,8 +30,7 @@ Runs are shared between tables and figures, continued after a stop, and skipped 
 
 def add(commands: Any) -> None:
     usage = "fedproc paper NAME [--scale full|small|tiny] [--seeds N ...] [--out DIR] [--import DIR ...]"
-    words = "the paper's tables and figures; at full scale with the published number next to ours"
-    parser: Parser = commands.add_parser("paper", help=words, epilog=EPILOG, usage=usage)
+    parser: Parser = commands.add_parser("paper", epilog=EPILOG, usage=usage)
     parser.add_argument(
         "name", choices=["list", "all", *EXHIBITS], metavar="NAME", help=", ".join(["list", "all", *EXHIBITS])
     )

@@ -1,19 +1,15 @@
-"""Flags, made from the Experiment's fields and the methods' options.
-
-argparse and not a larger library: types, defaults and messages all come from the Experiment, so a parser
-only has to split words into names and values, strictly.
-"""
+"""Flags, made from the Experiment's fields and the methods' options."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from fedproc.errors import InputError, suggestion
+from fedproc.errors import InputError
 from fedproc.experiment import Experiment, flag
 from fedproc.methods import METHODS
 from fedproc.methods.method import Method
@@ -34,39 +30,6 @@ COMMON = (
     ("files", ("keep_clients", "predictions")),
     ("machine", ("dtype", "precision", "device", "executor", "lanes")),
 )
-
-
-class Parser(argparse.ArgumentParser):
-    """Raises errors of one sentence; takes no abbreviations."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        kwargs.setdefault("allow_abbrev", False)
-        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        super().__init__(*args, **kwargs)
-
-    def error(self, message: str) -> NoReturn:
-        words = message.removeprefix("argument ").replace("invalid choice", "not known")
-        raise InputError(words.replace("expected one argument", "expected a value after it"))
-
-    def parse_strictly(self, words: list[str]) -> argparse.Namespace:
-        """Like parse_args, but names the first word it does not understand and suggests a flag."""
-        parsed, rest = self.parse_known_args(words)
-        if rest:
-            word = rest[0].partition("=")[0]
-            known = [w for parser in self._parsers() for w in parser._option_string_actions]
-            hint = suggestion(word, known, "--help lists what there is")
-            if word in known:
-                hint = "other commands have it; --help lists what this one has"
-            raise InputError(f"{rest[0]}: not understood; {hint}")
-        return parsed
-
-    def _parsers(self) -> list[argparse.ArgumentParser]:
-        found: list[argparse.ArgumentParser] = [self]
-        for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                for child in action.choices.values():
-                    found += child._parsers() if isinstance(child, Parser) else [child]
-        return found
 
 
 def whole_numbers(name: str, words: Sequence[str]) -> list[int]:

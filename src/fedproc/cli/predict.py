@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
-from fedproc.cli.parser import Parser
+from fedproc.cli.strict import Parser
 from fedproc.data.pictures import EXTENSIONS, Picture, concurrently, tried
 from fedproc.errors import InputError, RunError, with_flags
 from fedproc.files import write_file
@@ -20,12 +20,12 @@ from fedproc.runs.model import CHUNK, Model, Prediction, export_onnx, load_model
 
 
 def add(commands: Any) -> None:
-    predict: Parser = commands.add_parser("predict", help="classify images with a trained model")
+    predict: Parser = commands.add_parser("predict")
     predict.add_argument("run", metavar="RUN", type=Path, help="folder of a finished run, or a model file")
     predict.add_argument("images", metavar="IMAGE", nargs="+", type=Path, help="image files, or folders of them")
     predict.add_argument("--out", type=Path, default=Path("predictions.csv"), help="default: predictions.csv")
     predict.set_defaults(command=predict_command)
-    export: Parser = commands.add_parser("export", help="write a trained model for use elsewhere")
+    export: Parser = commands.add_parser("export")
     export.add_argument("run", metavar="RUN", type=Path, help="folder of a finished run, or a model file")
     export.add_argument("--format", choices=["onnx"], default="onnx", help="default: onnx")
     export.add_argument("--out", type=Path, help="default: RUN/model.onnx")

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from fedproc.cli.parser import Parser
+from fedproc.cli.strict import Parser
 
 EPILOG = """\
 Takes run folders, comparisons and the folders of `fedproc paper`, or any folder that holds some. The page is
@@ -19,14 +19,21 @@ self-contained; tables are next to it as CSV, Markdown and LaTeX, figures as PNG
 
 
 def add(commands: Any) -> None:
-    usage = "fedproc report DIR ... [--out DIR] [--reference LABEL] [--open]"
-    parser: Parser = commands.add_parser("report", help="runs as one page with figures", epilog=EPILOG, usage=usage)
+    usage = "fedproc report DIR ... [--out DIR] [--reference LABEL] [--columns HEAD ...] [--open]"
+    parser: Parser = commands.add_parser("report", epilog=EPILOG, usage=usage)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folders with runs")
     parser.add_argument("--out", type=Path, help="folder to write; default: report in the first DIR")
     parser.add_argument(
         "--reference",
         metavar="LABEL",
         help="the row that others are compared with; default: as given to `compare`, or fedavg",
+    )
+    parser.add_argument(
+        "--columns",
+        nargs="+",
+        metavar="HEAD",
+        default=[],
+        help="columns of the accuracies in LaTeX, as final 'last 10' 'nearest prototype'; default: all",
     )
     parser.add_argument("--open", action="store_true", help="show it in the browser")
     parser.set_defaults(command=command)
@@ -37,7 +44,9 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
 
     with console.status("") as status:
         out = parsed.out or parsed.folders[0] / "report"
-        page = write_report(parsed.folders, out, parsed.reference, lambda doing: status.update(escape(doing)))
+        page = write_report(
+            parsed.folders, out, parsed.reference, lambda doing: status.update(escape(doing)), parsed.columns
+        )
     console.print(f"written: {page}, with its tables/ and figures/", highlight=False, soft_wrap=True)
     if parsed.open:
         webbrowser.open(page.resolve().as_uri())

@@ -13,7 +13,8 @@ from rich.table import Table
 
 from fedproc.beside import FINE_TUNING_EPOCHS
 from fedproc.cli.display import Display, print_table
-from fedproc.cli.parser import Parser, add_experiment_flags, given
+from fedproc.cli.parser import add_experiment_flags, given
+from fedproc.cli.strict import Parser
 from fedproc.comparison.beside import has_sites, run_beside
 from fedproc.comparison.compare import merged, read_toml
 from fedproc.comparison.sites import compared, site_rows
@@ -36,7 +37,7 @@ Precedence: flag, --config, --preset, data set.
 
 def add(commands: Any, methods: Mapping[str, type[Method]]) -> None:
     usage = "fedproc run [--out FOLDER] [--option VALUE ...]"
-    parser: Parser = commands.add_parser("run", help="run one experiment, or continue it", epilog=EPILOG, usage=usage)
+    parser: Parser = commands.add_parser("run", epilog=EPILOG, usage=usage)
     add_out(parser, "runs/demo")
     add_experiment_flags(parser, methods=methods)
     parser.set_defaults(command=command)

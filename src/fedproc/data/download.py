@@ -6,7 +6,6 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-import pooch
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -33,6 +32,8 @@ def fetch(download: Download) -> Path:
     path = folder / download.name
     if path.is_file() and _md5(path) == download.md5:
         return path
+    import pooch  # takes a while to import, and most commands fetch nothing
+
     try:
         # pooch writes to a temporary file next to the target and moves it only when the checksum is right
         pooch.get_logger().setLevel("ERROR")

@@ -64,3 +64,18 @@ OURS: tuple[type[Method], ...] = (
 )
 METHODS = MappingProxyType({method.name: method for method in OURS})
 FAMILIES = ("averaging", "prototypes", "client drift", "calibration", "representation", "personal", "bounds")
+
+# where a paper does not write a method's name as its class has it
+_WRITTEN = {
+    "central": "central",
+    "moon": "MOON",
+    "scaffold": "SCAFFOLD",
+    "scaffold+fedproc": "SCAFFOLD + FedProc",
+    "solo": "SOLO",
+    "two-stage": "two-stage",
+}
+
+
+def written(label: str) -> str:
+    """A method's name as papers write it; any other label stays as it is."""
+    return _WRITTEN.get(label) or (METHODS[label].__name__ if label in METHODS else label)

@@ -37,9 +37,15 @@ MOST_OPEN = 3  # settings that are shown in full; with more, details are folded
 
 
 def write_report(
-    folders: Sequence[Path], out: Path, reference: str | None = None, progress: Callable[[str], object] = str
+    folders: Sequence[Path],
+    out: Path,
+    reference: str | None = None,
+    progress: Callable[[str], object] = str,
+    columns: Sequence[str] = (),
 ) -> Path:
-    """Write index.html, tables/ and figures/ into `out`; returns the page. `progress` gets a text for each step."""
+    """Write index.html, tables/ and figures/ into `out`; returns the page. `progress` gets a text for each step.
+    `columns` are those that the LaTeX files of accuracies have, all if none is named.
+    """
     expect_folder(out)
     progress("reading runs")
     gathered = gather(folders, reference)
@@ -65,7 +71,7 @@ def write_report(
         )
     for place, group in enumerate(gathered.groups):
         progress(f"drawing {place + 1} of {len(gathered.groups)}: {group.title}")
-        _section(page, f"setting-{place}", group, folded=len(gathered.groups) > MOST_OPEN)
+        _section(page, f"setting-{place}", group, len(gathered.groups) > MOST_OPEN, columns)
     if gathered.runs:
         page.section("runs", "All runs", *_runs(page, gathered))
         page.section("origin", "Commands and machines", *_origin(gathered.runs))
@@ -108,12 +114,14 @@ def _differences(page: Page, name: str, content: dict[str, Any]) -> list[str]:
     return [page.table(f"{name}-differences", differences_by_column(found, REFERENCE))] if found else []
 
 
-def _section(page: Page, name: str, group: Group, folded: bool) -> None:
+def _section(page: Page, name: str, group: Group, folded: bool, columns: Sequence[str]) -> None:
     comparison = group.comparison
     parts = _sites(page, name, group)
     if comparison.rows:
         table = accuracies(comparison, group.published, everything=True)
-        parts.append(page.table(f"{name}-accuracy", replace(table, note=POOLED if group.pooled else "")))
+        table = replace(table, note=POOLED if group.pooled else "")
+        texts = table.formats() | ({"tex": table.chosen(columns).latex()} if columns else {})
+        parts.append(page.table(f"{name}-accuracy", table, texts=texts))
     drawn = {label: runs for label, runs in curves(comparison).items() if runs}
     ends = _ends(drawn)
     for label, runs in group.under_way.items():

@@ -51,7 +51,12 @@ def accuracies(
     if published:
         heads.insert(3, "published")
     title = "accuracy, %: mean ± sample deviation over seeds" + (" (validation)" if prefix else "")
-    return Table(title, heads, rows)
+    return Table(title, heads, rows, best=list(numbers) if _same_seeds(comparison) else ())
+
+
+def _same_seeds(comparison: Comparison) -> bool:
+    """Whether means can be compared: seeds differ in how hard they are."""
+    return len({tuple(run.seed for run in row.runs) for row in comparison.rows}) == 1
 
 
 def differences(comparison: Comparison) -> Table:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from typing import Any
 
-LATEX = str.maketrans(
-    {**{sign: f"\\{sign}" for sign in "&#$_%{}"}, **{sign: f"${sign}$" for sign in "<>|"}}
-    | {"±": r"$\pm$", "[": "{[", "]": "]}", "\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
-)
+from fedproc.errors import InputError
+from fedproc.report.latex import tabular
 
 
 @dataclass(frozen=True)
@@ -34,7 +31,7 @@ class Shown:
 @dataclass(frozen=True)
 class Table:
     """Rows of cells under heads; the first column names the row. `named`: other heads for the CSV file, where
-    no title explains them.
+    no title explains them. `best`: heads of columns of means that can be compared, higher ones being better.
     """
 
     title: str
@@ -42,6 +39,7 @@ class Table:
     rows: list[list[Shown]]
     note: str = ""
     named: Mapping[str, str] = field(default_factory=dict)
+    best: Sequence[str] = ()
 
     def turned(self) -> Table:
         """Columns as rows."""
@@ -75,12 +73,29 @@ class Table:
         return text.getvalue()
 
     def latex(self) -> str:
-        end = r" \\"
-        lines = [r"\begin{tabular}{l" + "r" * (len(self.heads) - 1) + "}", r"\hline"]
-        lines += [" & ".join(map(_escaped, self.heads)) + end, r"\hline"]
-        lines += [" & ".join(_escaped(cell.text) for cell in row) + end for row in self.rows]
-        notes = [f"% {self.note}"] if self.note else []
-        return "\n".join([f"% {self.title}", *notes, *lines, r"\hline", r"\end{tabular}", ""])
+        """Ready for \\input; the highest mean of each column of `best` in bold."""
+        rows = [[cell.text for cell in row] for row in self.rows]
+        note = "bold: the highest mean of a column\n" if self.best else ""
+        return tabular(self.heads, rows, self._highest(), f"{self.title}\n{self.note}\n{note}")
+
+    def _highest(self) -> set[tuple[int, int]]:
+        found = set()
+        for at in (at for at, head in enumerate(self.heads) if head in self.best):
+            known = {place: row[at].text for place, row in enumerate(self.rows) if row[at].value is not None}
+            means = {place: float(text.split()[0]) for place, text in known.items()}
+            if len(means) > 1:
+                found |= {(place, at) for place, mean in means.items() if mean == max(means.values())}
+        return found
+
+    def chosen(self, columns: Sequence[str]) -> Table:
+        """The first column and these, in this order."""
+        others = self.heads[1:]
+        for name in columns:
+            if name not in others:
+                raise InputError(f"--columns {name}: no such column; there are: {'; '.join(others)}")
+        places = [0, *(1 + others.index(name) for name in columns)]
+        rows = [[row[at] for at in places] for row in self.rows]
+        return replace(self, heads=[self.heads[at] for at in places], rows=rows)
 
     def formats(self) -> dict[str, str]:
         """File contents by extension."""
@@ -149,7 +164,9 @@ class Grid:
     def table(self) -> Table:
         """Ours, and the published number in brackets."""
         rows = [[Shown(r), *(self._cell(self.numbers.get((r, c))) for c in self.columns)] for r in self.rows]
-        return Table(self.title, ["", *(column.replace("|", ", E = ") for column in self.columns)], rows, self.note())
+        heads = [column.replace("|", ", E = ") for column in self.columns]
+        comparable = not self.of_one_run and len(self._seeds) == 1
+        return Table(self.title, ["", *heads], rows, self.note(), best=heads if comparable else ())
 
     def _cell(self, number: Number | None) -> Shown:
         if number is None:
@@ -195,7 +212,3 @@ def _spread(mean: float, deviation: float | None, digits: int | None = None) -> 
 
 def _line(cells: list[str]) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"(?<!\S)-(?=\d)", "$-$", text.translate(LATEX))  # a minus, not a hyphen
