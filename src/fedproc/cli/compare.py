@@ -9,17 +9,19 @@ from typing import Any
 
 from rich.console import Console
 
-from fedproc.cli.display import print_table
 from fedproc.cli.parser import Parser, add_experiment_flags, add_workers, whole_numbers
 from fedproc.cli.run import add_out, gathered, watching
+from fedproc.cli.tables import print_table
 from fedproc.comparison.compare import compare, read_toml
 from fedproc.errors import InputError, RunError
 from fedproc.methods.method import Method
 from fedproc.report.summary import accuracies, differences
+from fedproc.runs.keeper import Fresh
 from fedproc.simulation.drive import Run
 from fedproc.simulation.workers.choice import parsed as parsed_workers
-from fedproc.watchers.tensorboard import TensorBoard
+from fedproc.watchers.trackers import finish
 
+FRESH: dict[str | None, Fresh] = {None: False, "unfinished": "unfinished", "all": True}
 ONE_SEED = "one seed is too few for differences: take more --seeds"
 
 EPILOG = """\
@@ -51,6 +53,8 @@ def add(commands: Any, methods: Mapping[str, type[Method]]) -> None:
     )
     add_workers(group)
     add_out(parser, "runs/cmp")
+    words = "start over the runs in --out that are not finished with these settings; all: those as well"
+    parser.add_argument("--fresh", nargs="?", const="unfinished", choices=["unfinished", "all"], help=words)
     add_experiment_flags(parser, without=("method", "seed"), methods=methods)
     parser.set_defaults(command=command)
 
@@ -66,13 +70,11 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     below = values.pop("reference", None)
     reference = below if parsed.reference is None else parsed.reference
     workers = parsed_workers(parsed.workers)
-    watcher = watching(parsed, console)
-    how = {"variants": variants, "reference": reference, "fresh": parsed.fresh, "watcher": watcher}
+    watcher, tracking = watching(parsed, console)
+    how = {"variants": variants, "reference": reference, "fresh": FRESH[parsed.fresh], "watcher": watcher}
     how |= {"interrupt": parsed.interrupt, "workers": workers}
     done = compare(methods, seeds, parsed.out, **how, **values)
-    if isinstance(watcher, TensorBoard):
-        for each in (run for row in done.rows for run in row.runs if isinstance(run, Run)):
-            watcher.finish(each)
+    finish(tracking, (run for row in done.rows for run in row.runs if isinstance(run, Run)))
     print_table(console, accuracies(done))
     if len(done.rows) > 1:
         if done.paired(f"{done.prefix}final_accuracy"):

@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedproc.cli.display import Display
 from fedproc.cli.parser import Parser, add_experiment_flags, given
 from fedproc.comparison.compare import merged, read_toml
 from fedproc.errors import Diverged, Failed, InputError, suggestion
@@ -18,7 +17,10 @@ from fedproc.experiment import Experiment
 from fedproc.methods.method import Method
 from fedproc.methods.plugin import all_methods
 from fedproc.simulation.drive import run
-from fedproc.watchers.tensorboard import TensorBoard
+from fedproc.simulation.watching import Everybody
+from fedproc.watchers.console import Display
+from fedproc.watchers.tracker import Tracker
+from fedproc.watchers.trackers import TRACKERS, finish, trackers
 
 LISTS = ("methods", "seeds", "reference")  # of a comparison
 EPILOG = """\
@@ -31,6 +33,7 @@ def add(commands: Any, methods: Mapping[str, type[Method]]) -> None:
     usage = "fedproc run [--out FOLDER] [--option VALUE ...]"
     parser: Parser = commands.add_parser("run", help="run one experiment, or continue it", epilog=EPILOG, usage=usage)
     add_out(parser, "runs/demo")
+    parser.add_argument("--fresh", action="store_true", help="start over instead of continuing what is in --out")
     add_experiment_flags(parser, methods=methods)
     parser.set_defaults(command=command)
 
@@ -38,15 +41,15 @@ def add(commands: Any, methods: Mapping[str, type[Method]]) -> None:
 def add_out(parser: Parser, default: str) -> None:
     group = parser.add_argument_group("run folder")
     group.add_argument("--out", type=Path, default=Path(default), help=f"folder of the run; default: {default}")
-    group.add_argument("--fresh", action="store_true", help="start over instead of continuing what is in --out")
-    group.add_argument("--log", choices=["tensorboard"], help="also write tensorboard/ in the run folder")
+    words = f"also write the numbers for a tracker into the folder, offline: {', '.join(TRACKERS)}; can be given again"
+    group.add_argument("--log", action="append", default=[], metavar="TRACKER", help=words)
     group.add_argument("--config", type=Path, help="TOML file with the same names as the flags")
 
 
-def watching(parsed: argparse.Namespace, console: Console) -> Display | TensorBoard:
-    """The display, and TensorBoard if requested."""
-    display = Display(console)
-    return TensorBoard(display) if parsed.log == "tensorboard" else display
+def watching(parsed: argparse.Namespace, console: Console) -> tuple[Everybody, list[Tracker]]:
+    """The display with the trackers that were requested, and these."""
+    tracking = trackers(parsed.log, parsed.out)
+    return Everybody([Display(console), *tracking]), tracking
 
 
 def gathered(parsed: argparse.Namespace) -> dict[str, Any]:
@@ -64,10 +67,9 @@ def gathered(parsed: argparse.Namespace) -> dict[str, Any]:
 
 def command(parsed: argparse.Namespace, console: Console) -> int:
     experiment = Experiment(**gathered(parsed))
-    watcher = watching(parsed, console)
+    watcher, tracking = watching(parsed, console)
     done = run(experiment, parsed.out, fresh=parsed.fresh, watcher=watcher, interrupt=parsed.interrupt)
-    if isinstance(watcher, TensorBoard):
-        watcher.finish(done)
+    finish(tracking, [done])
     if done.result["status"] != "finished":
         kind = Diverged if done.result["status"] == "diverged" else Failed
         raise kind(done.result["round"], done.result["reason"])

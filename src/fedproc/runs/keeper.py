@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from fedproc.runs.result import summarise
 from fedproc.runs.state import restored_state, saved_state
 
 Record = dict[str, Any]
+Fresh = bool | Literal["unfinished"]  # start over: not, always, or what is not finished with this very config
 
 
 class Keeper:
@@ -105,18 +106,25 @@ class Keeper:
             path = getattr(e, name)
             if path is not None:
                 config[f"{name}_sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
-        if (digest := plugin_hash(e.method, e.plugin)) is not None:
+        if (digest := e.own.hash_of(e.method) or plugin_hash(e.method, e.plugin)) is not None:
             config["plugin_sha256"] = digest
-        source = encoder_file(e.network) if self.assembly.spec.foreign else None
-        if source is not None:
+        source = encoder_file(e.network) if self.assembly.spec.foreign and e.own.encoder is None else None
+        if e.own.encoder is not None:
+            config["network_sha256"] = e.own.encoder.sha256
+        elif source is not None:
             config["network_sha256"] = hashlib.sha256(source.read_bytes()).hexdigest()
         return config
 
-    def claim(self, path: Path, fresh: bool = False) -> None:
-        """Take the folder for this process, and refuse what cannot be continued, with nothing in it changed yet."""
+    def claim(self, path: Path, fresh: Fresh = False) -> bool:
+        """Take the folder for this process, and refuse what cannot be continued, with nothing in it changed yet. Returns
+        whether the run is to start over.
+        """
         self.folder = RunFolder(path)
+        if fresh == "unfinished":
+            fresh = not self.folder.finished(self.config)
         if not fresh:
             self.folder.check(self.config, self.plan.depends_on_rounds())
+        return bool(fresh)
 
     def open(self, fresh: bool) -> None:
         """Start in the folder, or continue what is there."""
