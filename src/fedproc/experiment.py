@@ -26,7 +26,7 @@ from pydantic.fields import FieldInfo
 from fedproc.data import source_of
 from fedproc.data.augment import AUGMENTATIONS
 from fedproc.data.partition import PARTITIONS, clients_in_file
-from fedproc.errors import InputError, suggestion, with_flags
+from fedproc.errors import InputError, meant, suggestion, with_flags
 from fedproc.methods import METHODS
 from fedproc.methods.ccvr import Recalibration, with_ccvr
 from fedproc.methods.merges import MERGES
@@ -204,7 +204,7 @@ class Experiment(BaseModel):
 
     _own: Own = PrivateAttr(default_factory=Own)
 
-    def __init__(self, own: Own | None = None, **values: Any) -> None:
+    def __init__(self, own: Own | None = None, /, **values: Any) -> None:
         own, values = (own or Own()).taken(values)
         try:
             self.__pydantic_validator__.validate_python(values, self_instance=self, context=own)
@@ -267,7 +267,7 @@ class Experiment(BaseModel):
             raise ValueError(f"--lanes {self.lanes}: expected auto or a number of at least 1")
         device, _, number = self.device.partition(":")
         if device not in ("auto", "cpu", "cuda") or (number and (device != "cuda" or not number.isdigit())):
-            hint = _meant(self.device, ("auto", "cpu", "cuda"))
+            hint = meant(self.device, ("auto", "cpu", "cuda"))
             raise ValueError(f"--device {self.device}: expected auto, cpu, cuda or cuda:N{hint}")
         if self.image_size is not None and not source_of(self.data).resizable:
             raise ValueError(f"--image-size {self.image_size}: only for your own images; {self.data} has its own size")
@@ -301,7 +301,7 @@ def flag(path: str) -> str:
 
 def _named(field: str, value: Any, allowed: Mapping[str, Any]) -> str:
     if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{flag(field)} {value}: expected {_one_of(list(allowed))}{_meant(value, allowed)}")
+        raise ValueError(f"{flag(field)} {value}: expected {_one_of(list(allowed))}{meant(value, allowed)}")
     return value
 
 
@@ -339,7 +339,7 @@ def gathered(given: Given) -> Given:
         method, _, option = name.partition(".")
         table = found.get(method, {})
         if not isinstance(table, dict) or option in table:
-            raise ValueError(f"{flag(name)} {value}: given twice, also in the table {method}")
+            raise InputError(f"{flag(name)} {value}: given twice, also in the table {method}")
         found[method] = {**table, option: value}
     return found
 
@@ -351,11 +351,6 @@ def _no_truth(fields: Mapping[str, FieldInfo], given: Given, prefix: str = "") -
         if isinstance(value, bool) and bool not in kinds and {int, float} & set(kinds):
             expected = "a number" if float in kinds else "a whole number"
             raise ValueError(f"{flag(prefix + name)} {str(value).lower()}: expected {expected}")
-
-
-def _meant(value: Any, known: Iterable[str]) -> str:
-    hint = suggestion(str(value), known, "")
-    return f"; {hint}" if hint else ""
 
 
 def _sentence(error: ValidationError, prefix: str = "", options: Iterable[str] | None = None) -> str:
@@ -375,7 +370,7 @@ def _sentence(error: ValidationError, prefix: str = "", options: Iterable[str] |
     allowed = [_allowed(c["type"], c.get("ctx", {}), c["msg"]) for c in same]
     words = " or ".join(allowed).replace(" or expected", " or")
     given, known = first["input"], re.findall("'([^']+)'", words)
-    return f"{flag(path)} {given}: {words}{_meant(given, known)}"
+    return f"{flag(path)} {given}: {words}{meant(given, known)}"
 
 
 def _allowed(kind: str, context: dict[str, Any], message: str) -> str:

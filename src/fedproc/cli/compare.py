@@ -12,9 +12,11 @@ from rich.console import Console
 from fedproc.cli.parser import Parser, add_experiment_flags, add_workers, whole_numbers
 from fedproc.cli.run import add_out, gathered, watching
 from fedproc.cli.tables import print_table
-from fedproc.comparison.compare import compare, read_toml
+from fedproc.comparison.compare import compare
+from fedproc.comparison.overrides import read_variants
 from fedproc.errors import InputError, RunError
 from fedproc.methods.method import Method
+from fedproc.methods.plugin import all_methods
 from fedproc.report.summary import accuracies, differences
 from fedproc.runs.keeper import Fresh
 from fedproc.simulation.drive import Run
@@ -65,7 +67,7 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     seeds = whole_numbers("--seeds", listed)
     values.pop("seed", None)
     values.pop("method", None)
-    variants = read_variants(parsed.variants) if parsed.variants else {}
+    variants = read_variants(parsed.variants, all_methods(parsed.plugin or ())) if parsed.variants else {}
     methods = _list("methods", parsed.methods, values.pop("methods", [] if variants else ["fedavg", "fedproc"]))
     below = values.pop("reference", None)
     reference = below if parsed.reference is None else parsed.reference
@@ -97,11 +99,3 @@ def _list(name: str, typed: list[str] | None, below: Any) -> list[str]:
     if not isinstance(found, list):
         raise InputError(f"--{name} {found}: expected a list")
     return [str(each) for each in found]
-
-
-def read_variants(name: Path) -> dict[str, Any]:
-    found = read_toml(name, "--variants")
-    for label, values in found.items():
-        if not isinstance(values, dict):
-            raise InputError(f"--variants {name}: {label} = {values}: expected a table [{label}] of overrides")
-    return found

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from fedproc.cli.parser import Parser, add_experiment_flags, given
-from fedproc.comparison.compare import merged, read_toml
+from fedproc.comparison.overrides import merged, read_toml
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
 from fedproc.federate.names import require_nvflare

@@ -7,13 +7,14 @@ only has to split words into names and values, strictly.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from fedproc.errors import InputError, suggestion
+from fedproc.errors import InputError, meant, suggestion
 from fedproc.experiment import Experiment, flag
 from fedproc.methods import METHODS
 from fedproc.methods.method import Method
@@ -45,6 +46,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         words = message.removeprefix("argument ").replace("invalid choice", "not known")
+        if found := re.search(r"not known: '?([^' ]+)'? \(choose from (.*)\)", words):
+            words += meant(found[1], re.findall(r"[\w.+-]+", found[2]))
         raise InputError(words.replace("expected one argument", "expected a value after it"))
 
     def parse_strictly(self, words: list[str]) -> argparse.Namespace:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedproc.cli.parser import Parser, add_experiment_flags, given
-from fedproc.comparison.compare import merged, read_toml
+from fedproc.comparison.overrides import merged, read_toml
 from fedproc.errors import Diverged, Failed, InputError, suggestion
 from fedproc.experiment import Experiment
 from fedproc.methods.method import Method
@@ -59,7 +59,7 @@ def gathered(parsed: argparse.Namespace) -> dict[str, Any]:
         if name in below:
             raise InputError(f"--config {parsed.config}: {name} belongs on the command line")
     known = [*Experiment.model_fields, *(name.replace("-", "_") for name in all_methods(parsed.plugin or ())), *LISTS]
-    for name in (name for name in below if name.replace("-", "_") not in known):
+    for name in (name for name in below if name.partition(".")[0].replace("-", "_") not in known):
         hint = suggestion(name, known, "`fedproc run --help` lists them all")
         raise InputError(f"--config {parsed.config}: {name}: no such option; {hint}")
     return merged(below, given(parsed))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import statistics
-import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from fedproc.comparison.overrides import merged
 from fedproc.data import SOURCES
-from fedproc.errors import InputError, suggestion, with_flags
+from fedproc.errors import InputError, meant, with_flags
 from fedproc.experiment import Experiment, flag
 from fedproc.files import write_file, write_json
 from fedproc.methods import METHODS
@@ -115,8 +115,8 @@ def compare(
 
     Differences are to `reference`, a method or variant: FedAvg where it takes part, else the first. Called again
     with more seeds or methods, it continues the folder and includes the runs that are in it; `fresh` starts the ones
-    asked for over (`"unfinished"`: those that are not finished with these very settings). Methods may be classes of your
-    own. `workers` are processes that share the work, a number or `auto`.
+    asked for over (`"unfinished"`: those that are not finished with these very settings). Methods may be classes of
+    your own. `workers` are processes that share the work, a number or `auto`.
     """
     names = named(methods)
     if len(set(names)) != len(names):
@@ -135,7 +135,7 @@ def compare(
         method = values.get("method", Experiment.model_fields["method"].default)
         if label in known and label != method:
             raise InputError(f"variant {label}: is the name of a method, but its method is {method}; take another name")
-        for other in (name.replace("_", "-") for name in values):
+        for other in (name.partition(".")[0].replace("_", "-") for name in values):
             if other in known and other != method:
                 raise InputError(f"variant {label}: options of {other}, but its method is {method}")
         overrides[label] = dict(values)
@@ -151,9 +151,7 @@ def compare(
     if reference is None:
         reference = usual_reference(labels)
     elif reference not in labels:
-        hint = suggestion(reference, labels, "")
-        expected = f"expected one of {', '.join(labels)}"
-        raise InputError(f"--reference {reference}: {expected}{f'; {hint}' if hint else ''}")
+        raise InputError(f"--reference {reference}: expected one of {', '.join(labels)}{meant(reference, labels)}")
     experiments: dict[str, tuple[Experiment, Path | None]] = {}
     for label, values in overrides.items():
         for seed in seeds:
@@ -248,26 +246,6 @@ def usual_order(labels: Sequence[str], methods: Iterable[str] = METHODS) -> list
 def usual_reference(labels: Sequence[str]) -> str:
     """FedAvg where it takes part, else the first."""
     return "fedavg" if "fedavg" in labels else labels[0]
-
-
-def merged(base: Given, over: Given) -> Given:
-    """`over` merged into `base`, tables of options field by field."""
-    result = {name.replace("-", "_"): value for name, value in base.items()}
-    for name, value in ((name.replace("-", "_"), value) for name, value in over.items()):
-        below = result.get(name)
-        result[name] = {**below, **value} if isinstance(below, dict) and isinstance(value, dict) else value
-    return result
-
-
-def read_toml(path: Path, flag: str) -> Given:
-    """A TOML file; every error names it."""
-    try:
-        with path.open("rb") as file:
-            found = tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InputError(f"{flag} {path}: cannot be read: {reason}") from error
-    return {name.replace("-", "_") if not isinstance(value, dict) else name: value for name, value in found.items()}
 
 
 LISTED = re.compile("^--(seed|method) ")  # of which a comparison takes several

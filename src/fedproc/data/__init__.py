@@ -10,7 +10,7 @@ from fedproc.data.augment import Normalisation
 from fedproc.data.cifar import CIFAR10, CIFAR100
 from fedproc.data.idx import FASHION_MNIST, MNIST
 from fedproc.data.images import Images
-from fedproc.errors import InputError
+from fedproc.errors import InputError, meant
 
 __all__ = ["SOURCES", "Images", "Source", "load", "source_of"]
 
@@ -115,5 +115,6 @@ def load(name: str, data_dir: Path | None, image_size: int | None, test_fraction
     if path.suffix.lower() == ".csv":
         return manifest.read(path, image_size, test_fraction, data_seed)
     if not path.is_dir() and "/" not in name:
-        raise InputError(f"--data {name}: expected {', '.join(SOURCES)}, or the path of an image folder or CSV file")
+        expected = f"{', '.join(SOURCES)}, or the path of an image folder or CSV file"
+        raise InputError(f"--data {name}: expected {expected}{meant(name, SOURCES)}")
     return folder.read(path, image_size, test_fraction, data_seed)

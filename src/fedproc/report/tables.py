@@ -82,6 +82,13 @@ class Table:
         notes = [f"% {self.note}"] if self.note else []
         return "\n".join([f"% {self.title}", *notes, *lines, r"\hline", r"\end{tabular}", ""])
 
+    def __str__(self) -> str:
+        return self.markdown()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return self.html()
+
     def formats(self) -> dict[str, str]:
         """File contents by extension."""
         return {"csv": self.csv(), "md": self.markdown(), "tex": self.latex()}

@@ -54,6 +54,7 @@ class Keeper:
         self.result: Record | None = None
         self.ended: Diverged | Failed | None = None  # what ended it early
         self.notes: list[str] = []
+        self.models: dict[str, dict[str, Tensor]] = {}  # what was trained, by file name, where there is no folder
         start = first_state(plan, assembly.first_weights(device))
         self._now: tuple[State, Holdings] = (start, self.states.holdings)
         self._saved_round: int | None = None
@@ -116,8 +117,8 @@ class Keeper:
         return config
 
     def claim(self, path: Path, fresh: Fresh = False) -> bool:
-        """Take the folder for this process, and refuse what cannot be continued, with nothing in it changed yet. Returns
-        whether the run is to start over.
+        """Take the folder for this process, and refuse what cannot be continued, with nothing in it changed yet.
+        Returns whether the run is to start over.
         """
         self.folder = RunFolder(path)
         if fresh == "unfinished":
@@ -191,6 +192,8 @@ class Keeper:
                 self.folder.write_model(name, tensors, self.assembly.description())
             self.states.sweep(self._now[1], self.folder.finish_checkpoints())
             self.folder.write_result(result)
+        else:
+            self.models = {name: _copied(tensors) for name, tensors in self._models()}
         self.result = result
 
     def end(self, error: Diverged | Failed, status: str) -> None:
@@ -222,6 +225,10 @@ class Keeper:
         yield "model.safetensors", {**layout.named(state.weights), **prototypes}
         if state.averaged is not None:
             yield "averaged.safetensors", {**layout.named(state.averaged), **prototypes}
+
+
+def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
 
 
 def _beside(record: Record) -> dict[str, Record]:

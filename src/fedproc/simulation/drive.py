@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedproc import kernels
 from fedproc.errors import InputError, MethodError
@@ -34,13 +35,17 @@ SHOWN = 6  # labels in a line
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its headline numbers, one record per round, and its folder if it has one."""
+    """A finished run: its headline numbers, one record per round, and its folder if it has one; else what was trained,
+    with what a model file says of it.
+    """
 
     experiment: Experiment
     label: str
     result: Record
     metrics: list[Record]
     path: Path | None
+    models: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict, repr=False, compare=False)
+    about: Record = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def seed(self) -> int:
@@ -102,7 +107,7 @@ def run_all(
         elif kept:
             watcher.begin(sessions, said_of_kept(kept)[0], [])
         made = {
-            s.label: Run(s.experiment, s.label, s.result or {}, s.records, s.folder.path if s.folder else None)
+            s.label: Run(s.experiment, s.label, s.result or {}, s.records, s.path, s.models, s.assembly.description())
             for s in sessions
         }
         for label, result in broken.items():

@@ -55,12 +55,15 @@ class Watcher(Protocol):
 
     def begin(self, runs: Sequence[Watched], about: str, notes: Sequence[str]) -> None:
         """Before the first round. `about` says what is trained how, in one line."""
+        return
 
     def update(self, run: Watched) -> None:
         """After a round of a run, whose record is the last of `run.records`; and when a run has ended early."""
+        return
 
     def end(self) -> None:
         """After the last round, or when the work was stopped."""
+        return
 
 
 class Nobody(Watcher):

@@ -66,9 +66,10 @@ class NotebookLine:
 
 
 def _display(text: Text) -> Callable[[Text], object]:
-    from IPython.display import display
+    import IPython.display
 
-    handle: Any = display(text, display_id=True)
+    show: Any = IPython.display.display
+    handle = show(text, display_id=True)
     rewrite: Callable[[Text], object] = handle.update
     return rewrite
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fedproc.errors import InputError, suggestion
+from fedproc.errors import InputError, meant
 from fedproc.simulation.drive import Run
 from fedproc.watchers.mlflow import MLflow
 from fedproc.watchers.tensorboard import TensorBoard
@@ -20,8 +20,7 @@ def trackers(names: str | Iterable[str], home: Path | None) -> list[Tracker]:
     asked = list(dict.fromkeys([names] if isinstance(names, str) else names))
     for name in asked:
         if name not in TRACKERS:
-            hint = suggestion(name, TRACKERS, "")
-            raise InputError(f"--log {name}: expected {', '.join(TRACKERS)}{f'; {hint}' if hint else ''}")
+            raise InputError(f"--log {name}: expected {', '.join(TRACKERS)}{meant(name, TRACKERS)}")
     if asked and home is None:
         raise InputError(f"--log {asked[0]}: needs --out, the folder to write to")
     return [TRACKERS[name](home) for name in asked if home is not None]
