@@ -21,7 +21,7 @@ def suggestion(word: str, known: Iterable[str], otherwise: str, alike: float = 0
 
 def meant(word: object, known: Iterable[str]) -> str:
     """The end of a sentence on a value that is none of the known: the one it resembles, if there is one."""
-    hint = suggestion(str(word), known, "")
+    hint = suggestion(str(word), known, "", 0.7)
     return f"; {hint}" if hint else ""
 
 

@@ -480,7 +480,8 @@ def _claim(keeper: ServerRun, folder: Path) -> None:
     until = time.monotonic() + PATIENCE
     while True:
         try:
-            return keeper.claim(folder)
+            keeper.claim(folder)
+            return
         except RunError:
             if time.monotonic() > until:
                 raise

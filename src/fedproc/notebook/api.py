@@ -9,7 +9,7 @@ from typing import Any
 
 from fedproc.comparison.compare import Row, rows_in, usual_order, usual_reference
 from fedproc.comparison.compare import compare as compare_all
-from fedproc.errors import InputError
+from fedproc.errors import InputError, meant
 from fedproc.experiment import Experiment
 from fedproc.methods.method import Method
 from fedproc.networks.own import Encoder
@@ -91,13 +91,15 @@ def open_comparison(path: Place, reference: str | None = None) -> Comparison:
     """The finished runs FOLDER/<label>/seed-<n> of a comparison's folder."""
     home = Path(path)
     found = {label: [each for each in runs if each.result] for label, runs in rows_in(home).items()}
-    labels = usual_order([label for label, runs in found.items() if runs])
+    about = read_json(home / "comparison.json") or {}
+    order = [*about.get("rows", {}), *usual_order(list(found))]
+    labels = [label for label in dict.fromkeys(order) if found.get(label)]
     if not labels:
         raise InputError(f"{home}: no finished run is in it; expected the folder of a comparison (<label>/seed-<n>)")
-    before = (read_json(home / "comparison.json") or {}).get("reference")
+    before = about.get("reference")
     named = reference or (before if before in labels else usual_reference(labels))
     if named not in labels:
-        raise InputError(f"--reference {named}: expected one of {', '.join(labels)}")
+        raise InputError(f"--reference {named}: expected one of {', '.join(labels)}{meant(named, labels)}")
     return Comparison([_row(Row.of(label, found[label])) for label in labels], home, named)
 
 

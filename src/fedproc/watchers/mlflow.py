@@ -6,6 +6,7 @@ names a server of the person's own. Nothing is sent anywhere else.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ class MLflow(Tracker):
             from mlflow import MlflowClient
         except ImportError as error:
             raise self.missing(error.name or "mlflow") from error
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # it tells of every table it makes
         self._entities, self._make_client = entities, MlflowClient
         self._client: Any = None
 

@@ -115,8 +115,8 @@ class Tracker:
         (self.folder(path) / name).write_text(f"{value}\n")
 
     def missing(self, package: str) -> InputError:
-        words = f"--log {self.name}: the package {package} is not installed; pip install 'fedproc[{self.name}]'"
-        return InputError(words)
+        words = f"the package {package.partition('.')[0]} is not installed; pip install 'fedproc[{self.name}]'"
+        return InputError(f"--log {self.name}: {words}")
 
 
 def config_of(path: Path) -> dict[str, Any]:

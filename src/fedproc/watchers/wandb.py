@@ -45,7 +45,7 @@ class Wandb(Tracker):
 
     def close(self) -> None:
         if self._open is not None:
-            self._open[1].finish(quiet=True)
+            self._open[1].finish()
             self._open = None
 
     def _run(self, path: Path, label: str) -> Any:
