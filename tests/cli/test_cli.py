@@ -78,13 +78,8 @@ def test_toml_flags_and_presets_in_that_order(
         ("run --round 3", "--round: not understood; did you mean --rounds?"),
         ("run stray", "stray: not understood"),
         ("comapre", "COMMAND: not known: 'comapre' (choose from "),
-        ("comapre", "did you mean compare?"),
-        ("list metods", "did you mean methods?"),
-        ("export run --format onx", "did you mean onnx?"),
         ("run --log mlfow", "--log mlfow: expected tensorboard, mlflow, wandb; did you mean mlflow?"),
-        ("run --data fashion-mnit", "did you mean fashion-mnist?"),
         ("compare --methods fedprocs", "--methods fedprocs: expected "),
-        ("compare --methods fedprocs", "did you mean fedproc?"),
         (
             "compare --workers atuo",
             "--workers atuo: expected auto, or a whole number of at least 1; did you mean auto?",
@@ -165,6 +160,23 @@ def test_help_explains_every_field_with_its_default(capsys: pytest.CaptureFixtur
         if field.default not in (None, ()) and not follows:
             shown = str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
             assert texts[name].endswith(f"default: {shown}"), name
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("comapre", "compare"),
+        ("list metods", "methods"),
+        ("export run --format onx", "onnx"),
+        ("run --data fashion-mnit", "fashion-mnist"),
+        ("run --partition dirichlett", "dirichlet"),
+        ("compare --methods fedprocs", "fedproc"),
+        ("paper ronds", "rounds"),
+    ],
+)
+def test_values_that_are_misspelt_are_guessed(words: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = fedproc(words, capsys)
+    assert code == 2 and err.endswith(f"; did you mean {hint}?\n")
 
 
 def test_truth_is_no_number_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
