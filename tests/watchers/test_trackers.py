@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import fedproc
 
 from fedproc import Experiment, InputError, compare, run
-from fedproc.cli.commands import execute
 from fedproc.simulation import drive
 from fedproc.simulation.drive import Run
 from fedproc.simulation.watching import Record
@@ -137,9 +137,11 @@ def test_wandb_is_offline_in_the_run_folder(pictures: Path, tmp_path: Path, monk
     monkeypatch.delenv("WANDB_MODE", raising=False)
     out = tmp_path / "run"
     for rounds in (2, 3):
-        words = ["run", "--method", "fedavg", "--data", str(pictures), "--clients", "3", "--epochs", "1"]
-        assert execute([*words, "--rounds", str(rounds), "--out", str(out), "--log", "wandb"]) == 0
+        words = ["run", "--method", "fedavg", "--data", pictures, "--clients", 3, "--epochs", 1, "--device", "cpu"]
+        done = fedproc(*words, "--rounds", rounds, "--out", out, "--log", "wandb")  # whose end its files wait for
+        assert done.returncode == 0, done.stderr
     files = sorted((out / "wandb").glob("offline-run-*/run-*.wandb"), key=lambda path: path.stat().st_mtime)
+    assert len(files) == 2  # one for each command
     seen: dict[int, float] = {}
     for path in files:
         for data in logged(path.read_bytes()):

@@ -28,6 +28,7 @@ class Tracker:
 
     name: ClassVar[str]
     every: ClassVar[float] = 0.0  # seconds between writes while a run is under way
+    at_once: ClassVar[bool] = False  # whether the last rounds of a run are written together with its end
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -53,11 +54,12 @@ class Tracker:
     def update(self, run: Watched) -> None:
         if run.path is not None:
             self._seen[run.path] = run
-            self._catch_up(run.path, run.label, run.records, over(run))
+            self._catch_up(run.path, run.label, run.records, over(run) and not self.at_once)
 
     def end(self) -> None:
         for path, run in self._seen.items():
-            self._catch_up(path, run.label, run.records, True)
+            if not (self.at_once and over(run)):
+                self._catch_up(path, run.label, run.records, True)
         self._safely(self.close)
 
     def finish(self, run: Run) -> None:
@@ -76,7 +78,8 @@ class Tracker:
         if path not in self._written:
             self._written[path] = min(self.number(path, WRITTEN), len(records))
         done, clock = self._written[path], time.monotonic()
-        if len(records) <= done or not (now or clock - self._at.get(path, -self.every) >= self.every):
+        due = now or clock - self._at.setdefault(path, clock) >= self.every
+        if len(records) <= done or not due:
             return
         self._at[path] = clock
         if self._safely(self.log, path, label, list(records[done:])):

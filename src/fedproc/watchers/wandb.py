@@ -24,6 +24,7 @@ class Wandb(Tracker):
 
     name = "wandb"
     every = float("inf")
+    at_once = True
 
     def __init__(self, home: Path) -> None:
         super().__init__(home)
