@@ -96,7 +96,7 @@ def open_comparison(path: Place, reference: str | None = None) -> Comparison:
     labels = [label for label in dict.fromkeys(order) if found.get(label)]
     if not labels:
         raise InputError(f"{home}: no finished run is in it; expected the folder of a comparison (<label>/seed-<n>)")
-    before = about.get("reference")
+    before = str(about.get("reference"))
     named = reference or (before if before in labels else usual_reference(labels))
     if named not in labels:
         raise InputError(f"--reference {named}: expected one of {', '.join(labels)}{meant(named, labels)}")
