@@ -3,7 +3,11 @@ from __future__ import annotations
 import pytest
 
 from fedproc import Experiment, InputError
+from fedproc.data.augment import AUGMENTATIONS
 from fedproc.methods import METHODS
+
+ALL, AUGMENTED = (f"{', '.join(list(names)[:-1])} or {list(names)[-1]}" for names in (METHODS, AUGMENTATIONS))
+NETS = "simple-cnn, resnet18, resnet50 or module:Class"
 
 
 def test_defaults_follow_the_data_set() -> None:
@@ -61,7 +65,22 @@ def test_config_gives_the_experiment_back(method: str) -> None:
         ({"sample": 1.5}, "--sample 1.5: expected at most 1"),
         ({"lanes": "many"}, "--lanes many: expected a whole number or 'auto'"),
         ({"lanes": 0}, "--lanes 0: expected auto or a number of at least 1"),
-        ({"merge": "median"}, "--merge median: expected mean or normalised"),
+        ({"merge": "median"}, "--merge median: expected mean or normalised; did you mean mean?"),
+        ({"method": "fedprocs"}, f"--method fedprocs: expected {ALL}; did you mean fedproc?"),
+        ({"preset": "author-code"}, "--preset author-code: expected paper or author_code; did you mean author_code?"),
+        ({"augment": "crop-flop"}, f"--augment crop-flop: expected {AUGMENTED}; did you mean crop-flip?"),
+        ({"network": "resnet19"}, f"--network resnet19: expected {NETS}; did you mean resnet18?"),
+        (
+            {"lr_schedule": "cosin"},
+            "--lr-schedule cosin: expected 'constant', 'linear' or 'cosine'; did you mean cosine?",
+        ),
+        ({"device": "cdua"}, "--device cdua: expected auto, cpu, cuda or cuda:N; did you mean cuda?"),
+        ({"partiton": "iid"}, "--partiton: no such option; did you mean partition?"),
+        ({"lr": True}, "--lr true: expected a number"),
+        ({"rounds": False}, "--rounds false: expected a whole number"),
+        ({"lanes": True}, "--lanes true: expected a whole number"),
+        ({"target_accuracy": True}, "--target-accuracy true: expected a number"),
+        ({"fedproc": {"tau": True}}, "--fedproc.tau true: expected a number"),
         ({"method": "solo", "merge": "mean"}, "--merge mean: solo merges nothing; leave it out"),
         ({"lr": 0.1, "lr_floor": 0.2}, "--lr-floor 0.2: expected at most --lr 0.1"),
         ({"send_averaged": True}, "--send-averaged true: needs --average-weights, for example 0.8"),

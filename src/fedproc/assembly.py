@@ -184,7 +184,8 @@ def network_spec(experiment: Experiment, subject: Subject) -> NetworkSpec:
     e = experiment
     dtype = torch.float64 if e.dtype == "float64" else torch.float32
     unit_z = e.normalize_z or e.method_type.unit_z
-    return NetworkSpec(e.network, e.width, subject.channels, subject.side, subject.classes, unit_z, dtype, e.norm)
+    looks = (subject.channels, subject.side, subject.classes)
+    return NetworkSpec(e.network, e.width, *looks, unit_z, dtype, e.norm, e.own.encoder)
 
 
 def load_start(network: Network, experiment: Experiment) -> None:

@@ -19,6 +19,12 @@ def suggestion(word: str, known: Iterable[str], otherwise: str, alike: float = 0
     return f"did you mean {close[0]}?" if close else otherwise
 
 
+def meant(word: object, known: Iterable[str]) -> str:
+    """The end of a sentence on a value that is none of the known: the one it resembles, if there is one."""
+    hint = suggestion(str(word), known, "", 0.7)
+    return f"; {hint}" if hint else ""
+
+
 class _Worded(Exception):
     """An error whose text names fields: as flags on the command line, by their names in Python."""
 

@@ -6,25 +6,38 @@ preset, then the data set; every value is resolved when the object is made.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SerializeAsAny,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
 
 from fedproc.data import FEDERATION, SOURCES, source_of
 from fedproc.data.augment import AUGMENTATIONS
 from fedproc.data.outline import batch_size_for, epochs_for, outline
 from fedproc.data.partition import PARTITIONS, clients_in_file
 from fedproc.data.pictures import Fit
-from fedproc.errors import InputError, with_flags
+from fedproc.errors import InputError, meant, suggestion, with_flags
 from fedproc.methods import METHODS
 from fedproc.methods.ccvr import Recalibration, with_ccvr
 from fedproc.methods.merges import MERGES
 from fedproc.methods.method import Method, Options
+from fedproc.methods.own import with_own
 from fedproc.methods.plugin import all_methods
 from fedproc.methods.server_steps import SERVER_STEPS
 from fedproc.networks import NETWORKS
+from fedproc.objects import Own
 from fedproc.presets import PRESETS, of_method, usual
 from fedproc.protocol.plan import Keep
 
@@ -61,7 +74,10 @@ IMPLIED = frozenset({"preset", "seed", "data", "image_size", "test_fraction", "s
 
 
 class Experiment(BaseModel):
-    """One federated training run."""
+    """One federated training run. Options of a method are a table under its name (`fedproc={"tau": 0.2}`), or have the
+    names that their flags have (`**{"fedproc.tau": 0.2}`). `method` may be a class and `network` an `nn.Module`, its
+    class, or a function that makes one: what a run folder records of them is their name and their source's SHA-256.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -211,43 +227,48 @@ class Experiment(BaseModel):
     lanes: int | Literal["auto"] = Field("auto", description="clients side by side, a number or auto")
     options: SerializeAsAny[Options] = Field(default_factory=Options, description="options of the method")
 
-    def __init__(self, **values: Any) -> None:
+    _own: Own = PrivateAttr(default_factory=Own)
+
+    def __init__(self, own: Own | None = None, /, **values: Any) -> None:
+        own, values = (own or Own()).taken(values)
         try:
-            super().__init__(**values)
+            self.__pydantic_validator__.validate_python(values, self_instance=self, context=own)
         except ValidationError as error:
             raise InputError(_sentence(error)) from None
 
     @model_validator(mode="before")
     @classmethod
-    def _resolve(cls, values: Any) -> Given:
+    def _resolve(cls, values: Any, info: ValidationInfo) -> Given:
         """Precedence: given, preset, data set, and the plain defaults last."""
-        given: Given = {key.replace("-", "_"): value for key, value in dict(values).items() if value is not None}
+        given = gathered({key.replace("-", "_"): value for key, value in dict(values).items() if value is not None})
+        _no_truth(cls.model_fields, given)
         plugins = given.get("plugin", ())
         if given.get("start_from") is not None and Path(given["start_from"]).is_dir():
             given["start_from"] = Path(given["start_from"]) / "model.safetensors"
         given["plugin"] = tuple(Path(path) for path in ([plugins] if isinstance(plugins, (str, Path)) else plugins))
-        methods = all_methods(given["plugin"])
+        own = info.context.methods if isinstance(info.context, Own) else ()
+        methods = with_own(all_methods(given["plugin"]), own)
         for name in set(methods) - set(METHODS):
             if name.replace("-", "_") in cls.model_fields:
                 raise ValueError(f"--plugin: its method {name} has the name of an option; choose another")
         by_method = {name: given.pop(name.replace("-", "_"), {}) for name in methods}
         method = _named("method", given.get("method", "fedproc"), methods)
-        own = str(given.get("data", "fashion-mini")) not in SOURCES
-        given["preset"] = _named("preset", given.get("preset", usual(own)), PRESETS)
+        own_images = str(given.get("data", "fashion-mini")) not in SOURCES
+        given["preset"] = _named("preset", given.get("preset", usual(own_images)), PRESETS)
         preset = of_method(given["preset"], methods[method].federated)
         for name, allowed in CHOICES.items():
             if name in given:
                 _named(name, given[name], allowed)
         source = source_of(str(given.get("data", "fashion-mini")))
         followed: Given = {"network": source.network, "lr": source.lr, "augment": source.augment, "fit": source.fit}
-        followed |= _following(given) if own else {}
+        followed |= _following(given) if own_images else {}
         merged = {**followed, **{k: v for k, v in preset.items() if k not in methods}, **given}
         merged.setdefault("data_seed", merged.get("seed", 0))
         merged.setdefault("model_seed", merged.get("seed", 0))
         merged.setdefault("normalize_z", _number(merged["lr"]) >= NORMALIZED_FROM)
         if "options" not in merged:
             below: dict[str, Given] = {**source.options(_clients(merged))}
-            if own:  # as many epochs alone as together
+            if own_images:  # as many epochs alone as together
                 rounds, epochs = (merged.get(name, cls.model_fields[name].default) for name in ("rounds", "epochs"))
                 below["solo"] = {"epochs": int(_number(rounds) * _number(epochs)) or 1, "start": "same"}
             made = {
@@ -258,7 +279,9 @@ class Experiment(BaseModel):
         return merged
 
     @model_validator(mode="after")
-    def _fits(self) -> Experiment:
+    def _fits(self, info: ValidationInfo) -> Experiment:
+        if isinstance(info.context, Own):
+            self._own = info.context
         if ":" not in self.network:
             _named("network", self.network, NETWORKS)
         for name, known in (("merge", MERGES), ("server_step", SERVER_STEPS)):
@@ -277,7 +300,8 @@ class Experiment(BaseModel):
             raise ValueError(f"--lanes {self.lanes}: expected auto or a number of at least 1")
         device, _, number = self.device.partition(":")
         if device not in ("auto", "cpu", "cuda") or (number and (device != "cuda" or not number.isdigit())):
-            raise ValueError(f"--device {self.device}: expected auto, cpu, cuda or cuda:N")
+            hint = meant(self.device, ("auto", "cpu", "cuda"))
+            raise ValueError(f"--device {self.device}: expected auto, cpu, cuda or cuda:N{hint}")
         if self.image_size is not None and not source_of(self.data).resizable:
             raise ValueError(f"--image-size {self.image_size}: only for your own images; {self.data} has its own size")
         for name, unset in (("keep", "last"), ("patience", None)):
@@ -295,13 +319,20 @@ class Experiment(BaseModel):
         return self
 
     @property
+    def own(self) -> Own:
+        """What was given as objects."""
+        return self._own
+
+    @property
     def method_type(self) -> type[Method]:
-        """The method's class, ours or a plugin's, with what is asked of it after the last round."""
-        plain = all_methods(self.plugin)[self.method]
+        """The method's class, ours or one's own, with what is asked of it after the last round."""
+        plain = with_own(all_methods(self.plugin), self.own.methods)[self.method]
         return with_ccvr(plain, self.ccvr, self.ccvr_samples)  # type: ignore[arg-type]  # classes are hashable
 
     def config(self) -> Given:
-        """Every resolved value, as config.json holds it; Experiment(**config) gives it back."""
+        """Every resolved value, as config.json holds it; Experiment(**config) gives it back, with `own` beside it where
+        something was given as an object.
+        """
         values = self.model_dump(mode="json", exclude={"options"})
         return {**values, self.method: self.options.model_dump(mode="json")}
 
@@ -313,7 +344,7 @@ def flag(path: str) -> str:
 
 def _named(field: str, value: Any, allowed: Mapping[str, Any]) -> str:
     if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{flag(field)} {value}: expected {_one_of(list(allowed))}")
+        raise ValueError(f"{flag(field)} {value}: expected {_one_of(list(allowed))}{meant(value, allowed)}")
     return value
 
 
@@ -356,13 +387,35 @@ def _options(method: str, kind: type[Method], preset: Given, given: Any) -> Opti
     if not isinstance(given, dict):
         raise ValueError(f"{method} {given}: expected a table of options")
     values = {key.replace("-", "_"): value for key, value in given.items() if value is not None}
+    _no_truth(kind.options_type.model_fields, values, f"{method}.")
     try:
         return kind.options_type(**{**preset, **values})
     except ValidationError as error:
-        raise ValueError(_sentence(error, method)) from None
+        raise ValueError(_sentence(error, method, kind.options_type.model_fields)) from None
 
 
-def _sentence(error: ValidationError, prefix: str = "") -> str:
+def gathered(given: Given) -> Given:
+    """Options with their flags' names (`fedproc.tau`) put into the tables of their methods."""
+    found = {name: value for name, value in given.items() if "." not in name}
+    for name, value in ((name, value) for name, value in given.items() if "." in name):
+        method, _, option = name.partition(".")
+        table = found.get(method, {})
+        if not isinstance(table, dict) or option in table:
+            raise InputError(f"{flag(name)} {value}: given twice, also in the table {method}")
+        found[method] = {**table, option: value}
+    return found
+
+
+def _no_truth(fields: Mapping[str, FieldInfo], given: Given, prefix: str = "") -> None:
+    """Refuse true and false where a number is expected: pydantic takes them for 1 and 0."""
+    for name, value in given.items():
+        kinds = (get_args(fields[name].annotation) or (fields[name].annotation,)) if name in fields else ()
+        if isinstance(value, bool) and bool not in kinds and {int, float} & set(kinds):
+            expected = "a number" if float in kinds else "a whole number"
+            raise ValueError(f"{flag(prefix + name)} {str(value).lower()}: expected {expected}")
+
+
+def _sentence(error: ValidationError, prefix: str = "", options: Iterable[str] | None = None) -> str:
     """The first complaint as one sentence: the flag, the value, what is allowed."""
     complaints = error.errors()
     first = complaints[0]
@@ -372,10 +425,14 @@ def _sentence(error: ValidationError, prefix: str = "") -> str:
         return f"--{prefix}: {text}" if prefix and not text.startswith("--") else text
     path = ".".join(str(part) for part in ([prefix] if prefix else []) + list(first["loc"][:1]))
     if first["type"] == "extra_forbidden":
-        return f"{flag(path)}: no such option; `fedproc run --help` lists them all"
+        names = [*Experiment.model_fields, *METHODS] if options is None else options
+        hint = suggestion(str(first["loc"][0]), names, "`fedproc run --help` lists them all")
+        return f"{flag(path)}: no such option; {hint}"
     same = [c for c in complaints if c["loc"][:1] == first["loc"][:1]]  # a union complains once per member
     allowed = [_allowed(c["type"], c.get("ctx", {}), c["msg"]) for c in same]
-    return f"{flag(path)} {first['input']}: {' or '.join(allowed).replace(' or expected', ' or')}"
+    words = " or ".join(allowed).replace(" or expected", " or")
+    given, known = first["input"], re.findall("'([^']+)'", words)
+    return f"{flag(path)} {given}: {words}{meant(given, known)}"
 
 
 def _allowed(kind: str, context: dict[str, Any], message: str) -> str:

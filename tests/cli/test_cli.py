@@ -35,12 +35,12 @@ def test_run_prints_lines_and_a_table(pictures: Path, tmp_path: Path, capsys: py
     words = f"run --data {pictures} {SMALL} --out {tmp_path / 'run'}"
     code, out, err = fedproc(words, capsys)
     assert (code, err) == (0, "")
-    assert "fedproc  round 1/2" in out and "fedproc  round 2/2" in out
+    assert "fedproc  round 2/2" in out and "round 1/2" not in out  # a line every 10 s at most
     assert "final accuracy" in out and "3 classes; 3 clients" in " ".join(out.split())
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert f"{100 * result['final_accuracy']:.2f} %" in out
     code, again, _ = fedproc(words, capsys)
-    assert code == 0 and "round 1/2" not in again and "final accuracy" in again
+    assert code == 0 and "round 2/2" not in again and "final accuracy" in again
 
 
 def test_a_run_was_started_when_its_first_command_was(
@@ -77,6 +77,13 @@ def test_toml_flags_and_presets_in_that_order(
         ("run --ronds 3", "--ronds: not understood; did you mean --rounds?"),
         ("run --round 3", "--round: not understood; did you mean --rounds?"),
         ("run stray", "stray: not understood"),
+        ("comapre", "COMMAND: not known: 'comapre' (choose from "),
+        ("run --log mlfow", "--log mlfow: expected tensorboard, mlflow, wandb; did you mean mlflow?"),
+        ("compare --methods fedprocs", "--methods fedprocs: expected "),
+        (
+            "compare --workers atuo",
+            "--workers atuo: expected auto, or a whole number of at least 1; did you mean auto?",
+        ),
         ("run --rounds 3 stray", "stray: not understood"),
         ("run --rounds 0", "--rounds 0: expected at least 1"),
         ("run --rounds 2.5", "--rounds 2.5: expected a whole number"),
@@ -153,6 +160,32 @@ def test_help_explains_every_field_with_its_default(capsys: pytest.CaptureFixtur
         if field.default not in (None, ()) and not follows:
             shown = str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
             assert texts[name].endswith(f"default: {shown}"), name
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("comapre", "compare"),
+        ("list metods", "methods"),
+        ("export run --format onx", "onnx"),
+        ("run --data fashion-mnit", "fashion-mnist"),
+        ("run --partition dirichlett", "dirichlet"),
+        ("compare --methods fedprocs", "fedproc"),
+        ("paper ronds", "rounds"),
+    ],
+)
+def test_values_that_are_misspelt_are_guessed(words: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = fedproc(words, capsys)
+    assert code == 2 and err.endswith(f"; did you mean {hint}?\n")
+
+
+def test_truth_is_no_number_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "c.toml").write_text("lr = true\n")
+    code, _, err = fedproc(f"run --config {tmp_path / 'c.toml'}", capsys)
+    assert code == 2 and err == "fedproc: --lr true: expected a number\n"
+    (tmp_path / "c.toml").write_text('"fedproc.tau" = false\n')
+    code, _, err = fedproc(f"run --config {tmp_path / 'c.toml'}", capsys)
+    assert code == 2 and err == "fedproc: --fedproc.tau false: expected a number\n"
 
 
 def test_a_full_disk_ends_with_1_naming_the_path_and_keeps_the_last_checkpoint(pictures: Path, tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ import pytest
 from PIL import Image
 
 from fedproc import Experiment, InputError, compare, run
-from fedproc.comparison.compare import merged, read_toml
+from fedproc.cli.commands import execute
+from fedproc.comparison.overrides import merged, read_toml, read_variants
+from fedproc.methods import METHODS
 
 GIVEN = {"preset": "paper", "clients": 3, "min_size": 5, "rounds": 2, "epochs": 1, "batch_size": 16, "device": "cpu"}
 
@@ -184,3 +186,52 @@ def test_options_of_a_method_are_joined_however_it_is_written() -> None:
     assert joined == {"two_stage": {"split": 0.3, "tau": 0.5}}
     with pytest.raises(InputError, match="variant odd: options of two-stage, but its method is fedavg"):
         compare([], [0], variants={"odd": {"method": "fedavg", "two_stage": {"split": 0.3}}})
+
+
+def test_a_fresh_start_keeps_what_is_finished_with_these_settings(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after a change of one's own method: its runs are started over, those of others are not."""
+    plugin = tmp_path / "mine.py"
+    text = "from fedproc.methods.fedavg import FedAvg\n\nclass Mine(FedAvg):\n    name = 'mine'\n"
+    plugin.write_text(text)
+    words = ["compare", "--plugin", plugin, "--methods", "fedavg", "mine", "--seeds", 0, "--data", pictures]
+    words += ["--clients", 3, "--rounds", 2, "--epochs", 1, "--device", "cpu", "--out", tmp_path / "cmp"]
+
+    def made(*more: object) -> tuple[int, dict[str, float], str]:
+        code = execute([str(word) for word in (*words, *more)])
+        files = {name: tmp_path / "cmp" / name / "seed-0" / "result.json" for name in ("fedavg", "mine")}
+        return code, {name: file.stat().st_mtime_ns for name, file in files.items()}, capsys.readouterr().out
+
+    _, before, _ = made()
+    plugin.write_text(text + "    summary = 'another'\n")
+    with pytest.raises(InputError, match=r"plugin: the file has changed .*; fresh starts over"):
+        made()
+    code, after, said = made("--fresh")
+    assert code == 0 and after["fedavg"] == before["fedavg"] and after["mine"] > before["mine"]
+    assert "finished with these settings, and kept: fedavg/seed-0; --fresh all starts them over, too" in said
+    code, again, said = made("--fresh")
+    assert code == 0 and again == after and "kept: fedavg/seed-0, mine/seed-0" in said
+    code, all_over, said = made("--fresh", "all")
+    assert code == 0 and all(all_over[name] > again[name] for name in again) and "kept" not in said
+
+
+def test_an_unquoted_dot_in_the_name_of_a_variant_is_explained(tmp_path: Path) -> None:
+    file = tmp_path / "v.toml"
+    file.write_text('[tau-0.2]\nmethod = "fedproc"\nfedproc.tau = 0.2\n')
+    with pytest.raises(InputError, match=r"\[tau-0\.2\]: an unquoted dot begins a table .* write \[\"tau-0\.2\"\]"):
+        read_variants(file, METHODS)
+    file.write_text('["tau-0.2"]\nmethod = "fedproc"\n"fedproc.tau" = 0.2\n[sharp.fedproc]\ntau = 0.5\n')
+    found = read_variants(file, METHODS)
+    assert found == {"tau-0.2": {"method": "fedproc", "fedproc.tau": 0.2}, "sharp": {"fedproc": {"tau": 0.5}}}
+    assert merged({"fedproc": {"tau": 1.0, "floor": 0.1}}, found["tau-0.2"])["fedproc"] == {"tau": 0.2, "floor": 0.1}
+
+
+def test_options_of_another_method_are_refused_under_their_flags_names_too(pictures: Path) -> None:
+    with pytest.raises(InputError, match="variant odd: options of moon, but its method is fedproc"):
+        compare(variants={"odd": {"moon.mu": 1.0}}, data=str(pictures), **GIVEN)
+
+
+def test_a_reference_that_is_misspelt() -> None:
+    with pytest.raises(InputError, match=r"reference fedavgs: expected one of fedavg, fedproc; did you mean fedavg\?"):
+        compare(["fedavg", "fedproc"], [0], reference="fedavgs", **GIVEN)

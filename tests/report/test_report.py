@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedproc import InputError
+from fedproc import InputError, RunError
 from fedproc.cli.commands import execute
 from fedproc.figures.curves import draw_curves
 from fedproc.figures.style import COLOURS, SVG, lines, picture
@@ -264,6 +264,11 @@ def test_a_file_in_the_way_is_named(compared: Path, tmp_path: Path) -> None:
     (tmp_path / "report").write_text("mine")
     with pytest.raises(InputError, match="report: a file is in the way"):
         write_report([compared], tmp_path / "report")
+
+
+def test_a_folder_that_cannot_be_written_is_named(compared: Path) -> None:
+    with pytest.raises(RunError, match=r"/proc/fedproc/report/tables: cannot be written: No such file or directory"):
+        write_report([compared], Path("/proc/fedproc/report"))
 
 
 def test_odd_names_are_shown_as_they_are(compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

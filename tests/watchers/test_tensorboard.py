@@ -10,8 +10,8 @@ import pytest
 
 from fedproc import InputError
 from fedproc.cli.commands import execute
-from fedproc.simulation.watching import Nobody
-from fedproc.watchers.tensorboard import TensorBoard, scalars
+from fedproc.watchers.tensorboard import TensorBoard
+from fedproc.watchers.tracker import scalars
 
 WORDS = ["--data", "fashion-mini", "--clients", "3", "--epochs", "1", "--batch-size", "256", "--device", "cpu"]
 
@@ -67,7 +67,7 @@ def test_names_are_in_groups() -> None:
     }
 
 
-def test_without_the_package_the_flag_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_package_the_flag_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(InputError, match=r"not installed; pip install 'fedproc\[tensorboard\]'"):
-        TensorBoard(Nobody())
+        TensorBoard(tmp_path)

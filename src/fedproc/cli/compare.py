@@ -10,20 +10,24 @@ from typing import Any
 
 from rich.console import Console
 
-from fedproc.cli.display import print_table
 from fedproc.cli.parser import add_experiment_flags, add_workers, whole_numbers
 from fedproc.cli.run import add_out, expect_epochs, gathered, watching
 from fedproc.cli.strict import Parser
-from fedproc.comparison.compare import compare, read_toml, sites_of
+from fedproc.cli.tables import print_table
+from fedproc.comparison.compare import compare, sites_of
+from fedproc.comparison.overrides import read_variants
 from fedproc.errors import InputError, RunError
 from fedproc.files import write_file
 from fedproc.methods.method import Method
+from fedproc.methods.plugin import all_methods
 from fedproc.report.sites import site_table
 from fedproc.report.summary import accuracies, differences
+from fedproc.runs.keeper import Fresh
 from fedproc.simulation.drive import Run
 from fedproc.simulation.workers.choice import parsed as parsed_workers
-from fedproc.watchers.tensorboard import TensorBoard
+from fedproc.watchers.trackers import finish
 
+FRESH: dict[str | None, Fresh] = {None: False, "unfinished": "unfinished", "all": True}
 ONE_SEED = "one seed is too few for differences: take more --seeds"
 
 EPILOG = """\
@@ -54,6 +58,8 @@ def add(commands: Any, methods: Mapping[str, type[Method]]) -> None:
     )
     add_workers(group)
     add_out(parser, "runs/cmp")
+    words = "start over the runs in --out that are not finished with these settings; all: those as well"
+    parser.add_argument("--fresh", nargs="?", const="unfinished", choices=["unfinished", "all"], help=words)
     add_experiment_flags(parser, without=("method", "seed"), methods=methods)
     parser.set_defaults(command=command)
 
@@ -65,19 +71,17 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     seeds = whole_numbers("--seeds", listed)
     values.pop("seed", None)
     values.pop("method", None)
-    variants = read_variants(parsed.variants) if parsed.variants else {}
+    variants = read_variants(parsed.variants, all_methods(parsed.plugin or ())) if parsed.variants else {}
     methods = _list("methods", parsed.methods, values.pop("methods", [] if variants else ["fedavg", "fedproc"]))
     below = values.pop("reference", None)
     reference = below if parsed.reference is None else parsed.reference
     workers = parsed_workers(parsed.workers)
-    watcher = watching(parsed, console)
-    how = {"variants": variants, "reference": reference, "fresh": parsed.fresh, "watcher": watcher}
+    watcher, tracking = watching(parsed, console)
+    how = {"variants": variants, "reference": reference, "fresh": FRESH[parsed.fresh], "watcher": watcher}
     how |= {"interrupt": parsed.interrupt, "workers": workers}
     how |= {"alone": not parsed.no_alone, "fine_tune": parsed.fine_tune}
     done = compare(methods, seeds, parsed.out, **how, **values)
-    if isinstance(watcher, TensorBoard):
-        for each in (run for row in done.rows for run in row.runs if isinstance(run, Run)):
-            watcher.finish(each)
+    finish(tracking, (run for row in done.rows for run in row.runs if isinstance(run, Run)))
     print_table(console, accuracies(done))
     if len(done.rows) > 1:
         if done.paired(f"{done.prefix}final_accuracy"):
@@ -103,11 +107,3 @@ def _list(name: str, typed: list[str] | None, below: Any) -> list[str]:
     if not isinstance(found, list):
         raise InputError(f"--{name} {found}: expected a list")
     return [str(each) for each in found]
-
-
-def read_variants(name: Path) -> dict[str, Any]:
-    found = read_toml(name, "--variants")
-    for label, values in found.items():
-        if not isinstance(values, dict):
-            raise InputError(f"--variants {name}: {label} = {values}: expected a table [{label}] of overrides")
-    return found

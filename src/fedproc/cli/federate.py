@@ -11,10 +11,10 @@ from typing import Any
 from rich.console import Console
 
 from fedproc.beside import FINE_TUNING_EPOCHS
-from fedproc.cli.display import print_table
 from fedproc.cli.parser import add_experiment_flags, given
 from fedproc.cli.strict import Parser
-from fedproc.comparison.compare import merged, read_toml
+from fedproc.cli.tables import print_table
+from fedproc.comparison.overrides import merged, read_toml
 from fedproc.comparison.sites import compared, site_rows
 from fedproc.data import FEDERATION
 from fedproc.data.names import normal

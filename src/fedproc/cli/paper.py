@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from fedproc.cli.display import Display, print_table
 from fedproc.cli.parser import add_workers, whole_numbers
 from fedproc.cli.strict import Parser
+from fedproc.cli.tables import print_table
 from fedproc.errors import InputError, with_flags
 from fedproc.paper.exhibits import EXHIBITS, SCALES
 from fedproc.runs.lock import expect_folder
 from fedproc.simulation.workers.choice import parsed as parsed_workers
+from fedproc.watchers.console import Display
 
 if TYPE_CHECKING:
     from fedproc.reproduction.exhibits import Request

@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from fedproc.beside import FINE_TUNING_EPOCHS
-from fedproc.cli.display import Display, print_table
 from fedproc.cli.parser import add_experiment_flags, given
 from fedproc.cli.strict import Parser
+from fedproc.cli.tables import print_table
 from fedproc.comparison.beside import has_sites, run_beside
-from fedproc.comparison.compare import merged, read_toml
+from fedproc.comparison.overrides import merged, read_toml
 from fedproc.comparison.sites import compared, site_rows
 from fedproc.effect import expect_effect
 from fedproc.errors import Diverged, Failed, InputError, suggestion
@@ -26,7 +26,10 @@ from fedproc.methods.method import Method
 from fedproc.methods.plugin import all_methods
 from fedproc.report.sites import site_table
 from fedproc.simulation.drive import Run, run
-from fedproc.watchers.tensorboard import TensorBoard
+from fedproc.simulation.watching import Everybody
+from fedproc.watchers.console import Display
+from fedproc.watchers.tracker import Tracker
+from fedproc.watchers.trackers import TRACKERS, finish, trackers
 
 LISTS = ("methods", "seeds", "reference")  # of a comparison
 EPILOG = """\
@@ -39,6 +42,7 @@ def add(commands: Any, methods: Mapping[str, type[Method]]) -> None:
     usage = "fedproc run [--out FOLDER] [--option VALUE ...]"
     parser: Parser = commands.add_parser("run", epilog=EPILOG, usage=usage)
     add_out(parser, "runs/demo")
+    parser.add_argument("--fresh", action="store_true", help="start over instead of continuing what is in --out")
     add_experiment_flags(parser, methods=methods)
     parser.set_defaults(command=command)
 
@@ -46,7 +50,6 @@ def add(commands: Any, methods: Mapping[str, type[Method]]) -> None:
 def add_out(parser: Parser, default: str) -> None:
     group = parser.add_argument_group("run folder")
     group.add_argument("--out", type=Path, default=Path(default), help=f"folder of the run; default: {default}")
-    group.add_argument("--fresh", action="store_true", help="start over instead of continuing what is in --out")
     group.add_argument(
         "--no-alone", action="store_true", help="where clients are real sites: do not train each alone for comparison"
     )
@@ -55,14 +58,15 @@ def add_out(parser: Parser, default: str) -> None:
         help="where clients are real sites: epochs of each from the trained model on, for comparison; "
         f"default: {FINE_TUNING_EPOCHS}, 0: none",
     )  # fmt: skip
-    group.add_argument("--log", choices=["tensorboard"], help="also write tensorboard/ in the run folder")
+    words = f"also write the numbers for a tracker into the folder, offline: {', '.join(TRACKERS)}; can be given again"
+    group.add_argument("--log", action="append", default=[], metavar="TRACKER", help=words)
     group.add_argument("--config", type=Path, help="TOML file with the same names as the flags")
 
 
-def watching(parsed: argparse.Namespace, console: Console) -> Display | TensorBoard:
-    """The display, and TensorBoard if requested."""
-    display = Display(console)
-    return TensorBoard(display) if parsed.log == "tensorboard" else display
+def watching(parsed: argparse.Namespace, console: Console) -> tuple[Everybody, list[Tracker]]:
+    """The display with the trackers that were requested, and these."""
+    tracking = trackers(parsed.log, parsed.out)
+    return Everybody([Display(console), *tracking]), tracking
 
 
 def expect_epochs(parsed: argparse.Namespace) -> None:
@@ -77,7 +81,7 @@ def gathered(parsed: argparse.Namespace) -> dict[str, Any]:
         if name in below:
             raise InputError(f"--config {parsed.config}: {name} belongs on the command line")
     known = [*Experiment.model_fields, *(name.replace("-", "_") for name in all_methods(parsed.plugin or ())), *LISTS]
-    for name in (name for name in below if name.replace("-", "_") not in known):
+    for name in (name for name in below if name.partition(".")[0].replace("-", "_") not in known):
         hint = suggestion(name, known, "`fedproc run --help` lists them all")
         raise InputError(f"--config {parsed.config}: {name}: no such option; {hint}")
     return merged(below, given(parsed))
@@ -88,10 +92,9 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     values = gathered(parsed)
     experiment = Experiment(**values)
     expect_effect(values, [experiment])
-    watcher = watching(parsed, console)
+    watcher, tracking = watching(parsed, console)
     done = run(experiment, parsed.out, fresh=parsed.fresh, watcher=watcher, interrupt=parsed.interrupt)
-    if isinstance(watcher, TensorBoard):
-        watcher.finish(done)
+    finish(tracking, [done])
     if done.result["status"] != "finished":
         kind = Diverged if done.result["status"] == "diverged" else Failed
         raise kind(done.result["round"], done.result["reason"])

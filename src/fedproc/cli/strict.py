@@ -7,10 +7,11 @@ only has to split words into names and values, strictly.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from fedproc.errors import InputError, suggestion
+from fedproc.errors import InputError, meant, suggestion
 
 
 class Parser(argparse.ArgumentParser):
@@ -23,6 +24,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         words = message.removeprefix("argument ").replace("invalid choice", "not known")
+        if found := re.search(r"not known: '?([^' ]+)'? \(choose from (.*)\)", words):
+            words += meant(found[1], re.findall(r"[\w.+-]+", found[2]))
         raise InputError(words.replace("expected one argument", "expected a value after it"))
 
     def parse_strictly(self, words: list[str], whole: Callable[[], Parser]) -> argparse.Namespace:

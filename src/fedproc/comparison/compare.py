@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import re
 import statistics
-import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from fedproc.comparison.beside import has_sites, run_beside
+from fedproc.comparison.overrides import merged
 from fedproc.comparison.sites import SiteRow, compared, site_rows
 from fedproc.data import SOURCES
 from fedproc.effect import expect_effect
-from fedproc.errors import InputError, with_flags
+from fedproc.errors import InputError, meant, with_flags
 from fedproc.experiment import Experiment, flag
 from fedproc.files import write_file, write_json
 from fedproc.methods import METHODS
 from fedproc.methods.method import Method
+from fedproc.methods.own import with_own
 from fedproc.methods.plugin import all_methods
+from fedproc.objects import Own, named
 from fedproc.runs.folder import differences
+from fedproc.runs.keeper import Fresh
 from fedproc.runs.lock import Lock, expect_folder
 from fedproc.runs.saved import SavedRun, read_run
 from fedproc.simulation.interrupt import Interrupt
@@ -110,13 +113,13 @@ class Comparison:
 
 
 def compare(
-    methods: Sequence[str] = ("fedavg", "fedproc"),
+    methods: Sequence[str | type[Method]] = ("fedavg", "fedproc"),
     seeds: Sequence[int] = (0, 1, 2),
     out: str | Path | None = None,
     *,
     variants: Mapping[str, Given] | None = None,
     reference: str | None = None,
-    fresh: bool = False,
+    fresh: Fresh = False,
     watcher: Watcher | None = None,
     interrupt: Interrupt | None = None,
     workers: Asked = 1,
@@ -127,15 +130,22 @@ def compare(
     """Run every method and variant with every seed; `given` are fields of Experiment shared by all.
 
     Differences are to `reference`, a method or variant: FedAvg where it takes part, else the first. Called again
-    with more seeds or methods, it continues the folder and includes the runs that are in it. `workers` are processes
-    that share the work, a number or `auto`. Where the clients are real sites, `alone` adds SOLO as a row, and each run
-    is fine-tuned at each site for `fine_tune` epochs, in a folder inside its own.
+    with more seeds or methods, it continues the folder and includes the runs that are in it; `fresh` starts the ones
+    asked for over (`"unfinished"`: those that are not finished with these very settings). Methods may be classes of
+    your own. `workers` are processes that share the work, a number or `auto`. Where the clients are real sites,
+    `alone` adds SOLO as a row, and each run is fine-tuned at each site for `fine_tune` epochs, in a folder inside its
+    own.
     """
-    if len(set(methods)) != len(methods):
-        raise InputError(f"--methods {' '.join(methods)}: expected each method once")
-    known = all_methods([Path(path) for path in given.get("plugin") or ()])
-    overrides: dict[str, Given] = {method: {"method": method} for method in methods}
-    for label, values in (variants or {}).items():
+    names = named(methods)
+    if len(set(names)) != len(names):
+        raise InputError(f"--methods {' '.join(names)}: expected each method once")
+    variants = {label: {**values} for label, values in (variants or {}).items()}
+    own = Own().with_methods([*methods, *(v["method"] for v in variants.values() if "method" in v)])
+    known = with_own(all_methods([Path(path) for path in given.get("plugin") or ()]), own.methods)
+    overrides: dict[str, Given] = {method: {"method": method} for method in names}
+    for label, values in variants.items():
+        if "method" in values:
+            (values["method"],) = named([values["method"]])
         if "seed" in values:
             raise InputError(f"variant {label}: seed {values['seed']}: seeds are those of the whole comparison")
         if label in overrides or "/" in label or label.startswith("."):
@@ -143,7 +153,7 @@ def compare(
         method = values.get("method", Experiment.model_fields["method"].default)
         if label in known and label != method:
             raise InputError(f"variant {label}: is the name of a method, but its method is {method}; take another name")
-        for other in (name.replace("_", "-") for name in values):
+        for other in (name.partition(".")[0].replace("_", "-") for name in values):
             if other in known and other != method:
                 raise InputError(f"variant {label}: options of {other}, but its method is {method}")
         overrides[label] = dict(values)
@@ -161,15 +171,15 @@ def compare(
     if reference is None:
         reference = usual_reference(labels)
     elif reference not in labels:
-        raise InputError(f"--reference {reference}: expected one of {', '.join(labels)}")
+        raise InputError(f"--reference {reference}: expected one of {', '.join(labels)}{meant(reference, labels)}")
     experiments: dict[str, tuple[Experiment, Path | None]] = {}
     for label, values in overrides.items():
         for seed in seeds:
             try:
-                experiment = Experiment(**merged({**given, "seed": seed}, values))
+                experiment = Experiment(own, **merged({**given, "seed": seed}, values))
             except InputError as error:
                 text = with_flags(error)
-                text = f"variant {label}: {text}" if label in (variants or {}) else text
+                text = f"variant {label}: {text}" if label in variants else text
                 raise InputError(LISTED.sub(r"--\1s ", text)) from error
             fixed = {name: value for name, value in merged(given, values).items() if value is not None}
             if len(seeds) > 1 and {"data_seed", "model_seed"} <= set(fixed):
@@ -297,26 +307,6 @@ def usual_order(labels: Sequence[str], methods: Iterable[str] = METHODS) -> list
 def usual_reference(labels: Sequence[str]) -> str:
     """FedAvg where it takes part, else the first."""
     return "fedavg" if "fedavg" in labels else labels[0]
-
-
-def merged(base: Given, over: Given) -> Given:
-    """`over` merged into `base`, tables of options field by field."""
-    result = {name.replace("-", "_"): value for name, value in base.items()}
-    for name, value in ((name.replace("-", "_"), value) for name, value in over.items()):
-        below = result.get(name)
-        result[name] = {**below, **value} if isinstance(below, dict) and isinstance(value, dict) else value
-    return result
-
-
-def read_toml(path: Path, flag: str) -> Given:
-    """A TOML file; every error names it."""
-    try:
-        with path.open("rb") as file:
-            found = tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InputError(f"{flag} {path}: cannot be read: {reason}") from error
-    return {name.replace("-", "_") if not isinstance(value, dict) else name: value for name, value in found.items()}
 
 
 LISTED = re.compile("^--(seed|method) ")  # of which a comparison takes several

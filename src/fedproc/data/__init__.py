@@ -11,7 +11,7 @@ from fedproc.data.cifar import CIFAR10, CIFAR100
 from fedproc.data.idx import FASHION_MNIST, MNIST
 from fedproc.data.images import Images
 from fedproc.data.pictures import Fit
-from fedproc.errors import InputError
+from fedproc.errors import InputError, meant
 
 __all__ = ["FEDERATION", "SOURCES", "Images", "Source", "load", "source_of"]
 
@@ -127,5 +127,6 @@ def load(
             return tiny_imagenet.read(data_dir, image_size)
     path = Path(name)
     if path.suffix.lower() != ".csv" and not path.is_dir() and "/" not in name:
-        raise InputError(f"--data {name}: expected {', '.join(SOURCES)}, or the path of an image folder or CSV file")
+        expected = f"{', '.join(SOURCES)}, or the path of an image folder or CSV file"
+        raise InputError(f"--data {name}: expected {expected}{meant(name, SOURCES)}")
     return own.read(path, image_size, test_fraction, data_seed, fit, skip_unreadable)

@@ -56,7 +56,7 @@ class Options(BaseModel):
         description="epochs of each site from the trained model on, beside it; 0: none",
     )
 
-    following: frozenset[Literal["batch_size", "epochs"]] = Field(
+    following: frozenset[str] = Field(
         default=frozenset(), description="what follows the sites' images, since nobody has set it"
     )
 
@@ -522,7 +522,8 @@ def _claim(keeper: ServerRun, folder: Path) -> None:
     until = time.monotonic() + PATIENCE
     while True:
         try:
-            return keeper.claim(folder)
+            keeper.claim(folder)
+            return
         except RunError:
             if time.monotonic() > until:
                 raise

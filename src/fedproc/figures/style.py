@@ -118,7 +118,17 @@ def _defines(group: ElementTree.Element, shape: ElementTree.Element) -> bool:
     return any(shape in list(defs) for defs in group.iter(f"{{{SVG}}}defs"))
 
 
+class ShownFigure(Figure):
+    """A figure that notebooks show without pyplot, half as wide as its picture."""
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        drawn = io.BytesIO()
+        self.savefig(drawn, format="png", metadata={"Software": None})
+        width, height = (int(self.dpi * side / 2) for side in self.get_size_inches())
+        return drawn.getvalue(), {"width": width, "height": height}
+
+
 def picture(width: float, height: float) -> Picture:
-    made = Figure(figsize=(width, height), dpi=150, layout="constrained")
+    made = ShownFigure(figsize=(width, height), dpi=150, layout="constrained")
     FigureCanvasAgg(made)
     return Picture(made)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -17,6 +16,7 @@ from pathlib import Path
 from fedproc.errors import InputError
 from fedproc.methods import METHODS
 from fedproc.methods.method import Method
+from fedproc.methods.own import NAME
 
 
 def all_methods(plugins: Sequence[Path] = ()) -> Mapping[str, type[Method]]:
@@ -72,6 +72,6 @@ def _run(path: str, content: bytes) -> tuple[type[Method], ...]:
     if not made:
         raise InputError(f"--plugin {path}: defines no method: expected a subclass of FedAvg with a `name`")
     for method in made:
-        if not isinstance(method.name, str) or re.fullmatch("[a-z0-9][a-z0-9-]*", method.name) is None:
+        if not isinstance(method.name, str) or NAME.fullmatch(method.name) is None:
             raise InputError(f"--plugin {path}: its method {method.name!r}: expected a name of a-z, 0-9 and -")
     return tuple(made)

@@ -22,6 +22,7 @@ from fedproc.networks.batch_norm import convert
 from fedproc.networks.flat import Layout
 from fedproc.networks.initial import initialise
 from fedproc.networks.network import EMBEDDING, Network, feature_size
+from fedproc.networks.own import OwnEncoder
 from fedproc.networks.resnet import resnet18, resnet50
 from fedproc.networks.simple_cnn import simple_cnn
 
@@ -61,11 +62,12 @@ class NetworkSpec:
     normalize_z: bool
     dtype: torch.dtype = torch.float32
     norm: str = "batch"
+    own: OwnEncoder | None = None
 
     @property
     def foreign(self) -> bool:
         """Whether the encoder is the user's own: it may draw from torch's global generator."""
-        return ":" in self.name
+        return ":" in self.name  # also of one that was given as an object
 
 
 def build(spec: NetworkSpec, seed: int) -> Network:
@@ -75,7 +77,7 @@ def build(spec: NetworkSpec, seed: int) -> Network:
     if spec.foreign:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(streams.torch_seed(streams.key(seed, streams.Purpose.TORCH)))
-            encoder = convert(_import_encoder(spec.name))
+            encoder = convert(spec.own.made() if spec.own is not None else _import_encoder(spec.name))
             try:
                 features = feature_size(encoder, spec.channels, spec.side)
             except Exception as error:  # any error of the user's code is bad input

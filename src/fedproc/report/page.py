@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 from fedproc.errors import InputError
 from fedproc.figures.style import Line, Picture
-from fedproc.files import write_file
+from fedproc.files import naming, write_file
 from fedproc.report.inline import inline
 from fedproc.report.tables import Table
 
@@ -75,11 +75,12 @@ class Page:
     def write(self, out: Path, head: str, progress: Callable[[str], object] = str) -> Path:
         """Write index.html, tables/ and figures/ into a folder; files of an earlier report are replaced."""
         for folder in ("tables", "figures"):
-            (out / folder).mkdir(parents=True, exist_ok=True)
-            if (out / "index.html").exists():
-                for old in (out / folder).iterdir():
-                    if OURS.match(old.name):
-                        old.unlink()
+            with naming(out / folder):
+                (out / folder).mkdir(parents=True, exist_ok=True)
+                if (out / "index.html").exists():
+                    for old in (out / folder).iterdir():
+                        if OURS.match(old.name):
+                            old.unlink()
         for name, texts in self.tables.items():
             for kind, text in texts.items():
                 write_file(out / "tables" / f"{name}.{kind}", partial(_write, text=text))

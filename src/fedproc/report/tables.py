@@ -97,6 +97,13 @@ class Table:
         rows = [[row[at] for at in places] for row in self.rows]
         return replace(self, heads=[self.heads[at] for at in places], rows=rows)
 
+    def __str__(self) -> str:
+        return self.markdown()
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return self.html()
+
     def formats(self) -> dict[str, str]:
         """File contents by extension."""
         return {"csv": self.csv(), "md": self.markdown(), "tex": self.latex()}

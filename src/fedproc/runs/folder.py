@@ -61,6 +61,8 @@ FILES = (
     "models",
     "clients",
     "tensorboard",
+    "mlflow",
+    "wandb",
     "result.json",
     "checkpoint",
 )
@@ -142,9 +144,10 @@ class RunFolder:
             if path == "rounds" or (path == "plugin_sha256" and not begun):
                 continue
             if path == "plugin_sha256":
-                raise InputError(f"--plugin: the file has changed since the run in {self.path}; --fresh starts over")
+                what = "--plugin: the file" if config["plugin"] else f"--method {config['method']}: its source"
+                raise InputError(f"{what} has changed since the run in {self.path}; --fresh starts over")
             if path == "network_sha256":
-                changed = f"its file has changed since the run in {self.path}"
+                changed = f"its source has changed since the run in {self.path}"
                 raise InputError(f"--network {config['network']}: {changed}; --fresh starts over")
             if path == "start_from_sha256":
                 changed = f"not the model that the run in {self.path} began with"
@@ -157,6 +160,14 @@ class RunFolder:
             )
         if known["rounds"] != config["rounds"]:
             self._check_rounds(known["rounds"], int(config["rounds"]), fixed_rounds)
+
+    def finished(self, config: Record) -> bool:
+        """Whether the run that is here was finished, with this very config."""
+        try:
+            known, result = self._known(), self.result()
+        except InputError:  # damaged
+            return False
+        return known is not None and (result or {}).get("status") == "finished" and not differences(known, config)
 
     def _known(self) -> Record | None:
         """The config that is here, as this version would write it."""

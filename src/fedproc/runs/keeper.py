@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from fedproc.runs.result import summarise
 from fedproc.runs.state import restored_state, saved_state
 
 Record = dict[str, Any]
+Fresh = bool | Literal["unfinished"]  # start over: not, always, or what is not finished with this very config
 
 
 class Keeper:
@@ -53,6 +54,7 @@ class Keeper:
         self.result: Record | None = None
         self.ended: Diverged | Failed | None = None  # what ended it early
         self.notes: list[str] = []
+        self.models: dict[str, dict[str, Tensor]] = {}  # what was trained, by file name, where there is no folder
         start = first_state(plan, assembly.first_weights(device))
         self._now: tuple[State, Holdings] = (start, self.states.holdings)
         self._saved_round: int | None = None
@@ -109,18 +111,25 @@ class Keeper:
             path = getattr(e, name)
             if path is not None:
                 config[f"{name}_sha256"] = file_hash(path)
-        if (digest := plugin_hash(e.method, e.plugin)) is not None:
+        if (digest := e.own.hash_of(e.method) or plugin_hash(e.method, e.plugin)) is not None:
             config["plugin_sha256"] = digest
-        source = encoder_file(e.network) if self.assembly.spec.foreign else None
-        if source is not None:
+        source = encoder_file(e.network) if self.assembly.spec.foreign and e.own.encoder is None else None
+        if e.own.encoder is not None:
+            config["network_sha256"] = e.own.encoder.sha256
+        elif source is not None:
             config["network_sha256"] = hashlib.sha256(source.read_bytes()).hexdigest()
         return config
 
-    def claim(self, path: Path, fresh: bool = False) -> None:
-        """Take the folder for this process, and refuse what cannot be continued, with nothing in it changed yet."""
+    def claim(self, path: Path, fresh: Fresh = False) -> bool:
+        """Take the folder for this process, and refuse what cannot be continued, with nothing in it changed yet.
+        Returns whether the run is to start over.
+        """
         self.folder = RunFolder(path)
+        if fresh == "unfinished":
+            fresh = not self.folder.finished(self.config)
         if not fresh:
             self.folder.check(self.config, self.plan.depends_on_rounds())
+        return bool(fresh)
 
     def open(self, fresh: bool) -> None:
         """Start in the folder, or continue what is there."""
@@ -190,6 +199,8 @@ class Keeper:
             self.write_beside(self.folder)
             self.states.sweep(self._now[1], self.folder.finish_checkpoints())
             self.folder.write_result(result)
+        else:
+            self.models = {name: _copied(tensors) for name, tensors in self._models()}
         self.result = result
 
     def write_beside(self, folder: RunFolder) -> None:
@@ -232,6 +243,10 @@ class Keeper:
 def file_hash(path: Path) -> str:
     """By which a file is known, wherever it lies."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
 
 
 def _beside(record: Record) -> dict[str, Record]:

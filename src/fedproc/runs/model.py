@@ -19,6 +19,8 @@ from fedproc.data.pictures import Fit, Picture
 from fedproc.data.preprocessing import preprocessing
 from fedproc.errors import InputError, RunError
 from fedproc.networks import Network, NetworkSpec, build
+from fedproc.networks.own import Encoder, OwnEncoder, importable
+from fedproc.own_code import NOTEBOOK
 from fedproc.prototypes import similarities
 
 SCHEMA = 1
@@ -90,11 +92,11 @@ class Model(nn.Module):
         return found
 
 
-def load_model(run: Path, name: str = "model.safetensors", network: str | None = None) -> Model:
+def load_model(run: Path, name: str = "model.safetensors", network: str | Encoder | None = None) -> Model:
     """The model of a run folder, or a model file itself.
 
-    A model of a person's own encoder runs that person's code, so its import path must be given as `network`: what
-    a file says is not reason enough.
+    A model of a person's own encoder runs that person's code, so its import path must be given as `network`, or the
+    encoder as an object: what a file says is not reason enough.
     """
     path = run if run.is_file() else run / name
     if not path.is_file():
@@ -107,6 +109,21 @@ def load_model(run: Path, name: str = "model.safetensors", network: str | None =
         with safe_open(path, "pt") as file:
             about: dict[str, Any] = json.loads((file.metadata() or {})["fedproc"])
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: not a model of a fedproc run: {error}") from error
+    return model_of(path, about, tensors, network)
+
+
+def model_of(
+    path: Path | str, about: dict[str, Any], tensors: dict[str, Tensor], network: str | Encoder | None = None
+) -> Model:
+    """The model that a file, named by `path`, holds: what it says of itself, and its tensors."""
+    own = None
+    if network is not None and not isinstance(network, str):
+        found = importable(network)
+        own = OwnEncoder.of(network) if found is None else None
+        network = own.name if own is not None else found
+    try:
         if about["schema"] != SCHEMA:
             raise InputError(f"{path}: written with schema {about['schema']}, this version reads {SCHEMA}")
         spec = NetworkSpec(
@@ -118,16 +135,22 @@ def load_model(run: Path, name: str = "model.safetensors", network: str | None =
             normalize_z=about["normalize_z"],
             dtype=torch.float64 if about["dtype"] == "float64" else torch.float32,
             norm=about["norm"],
+            own=own,
         )
         if spec.foreign and network != spec.name:
-            raise InputError(f"{path}: made with its own encoder; give --network {spec.name} if you trust it")
+            name = str(spec.name).removeprefix(f"{NOTEBOOK}:")
+            way = f"give --network {spec.name}"
+            if name != spec.name:
+                way = f"in Python, `fedproc.load_model(path, network={name})` takes it"
+            raise InputError(f"{path}: made with its own encoder; {way} if you trust it")
         normalisation = Normalisation(tuple(about["mean"]), tuple(about["std"]))
         fit = about.get("preprocessing", {"fit": "crop"})["fit"]  # of earlier versions: all were cropped
         if fit not in get_args(Fit):
             raise InputError(f"{path}: its images are to be made squares by {fit!r}, which this version does not know")
-        prototypes, known = tensors.pop("prototypes", None), tensors.pop("known", None)
+        named = {name: tensor for name, tensor in tensors.items() if name not in ("prototypes", "known")}
+        prototypes, known = tensors.get("prototypes"), tensors.get("known")
         made = build(spec, 0)
-        made.load_state_dict(tensors)
+        made.load_state_dict(named)
     except InputError:
         raise
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedproc import kernels
 from fedproc.errors import InputError, MethodError
@@ -20,26 +21,31 @@ from fedproc.lanes.stacked import StackedExecutor
 from fedproc.lanes.streamed import StreamedExecutor
 from fedproc.protocol.exchange import Exchange
 from fedproc.protocol.task import Kind
-from fedproc.runs.keeper import failed_result
+from fedproc.runs.keeper import Fresh, failed_result
 from fedproc.runs.provenance import environment
 from fedproc.simulation.interrupt import Interrupt
 from fedproc.simulation.place import Place, alone
 from fedproc.simulation.preparation import Library
-from fedproc.simulation.session import Session, from_plugin
+from fedproc.simulation.session import Session
 from fedproc.simulation.watching import Nobody, Watcher, few_steps, headline
 
 Record = dict[str, Any]
+SHOWN = 6  # labels in a line
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its headline numbers, one record per round, and its folder if it has one."""
+    """A finished run: its headline numbers, one record per round, and its folder if it has one; else what was trained,
+    with what a model file says of it.
+    """
 
     experiment: Experiment
     label: str
     result: Record
     metrics: list[Record]
     path: Path | None
+    models: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict, repr=False, compare=False)
+    about: Record = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def seed(self) -> int:
@@ -66,7 +72,7 @@ def run(
 def run_all(
     experiments: Mapping[str, tuple[Experiment, Path | None]],
     *,
-    fresh: bool = False,
+    fresh: Fresh = False,
     watcher: Watcher | None = None,
     interrupt: Interrupt | None = None,
     library: Library | None = None,
@@ -88,12 +94,10 @@ def run_all(
         if sessions:
             check_same([session.experiment for session in sessions])
             _check(sessions)
+        over = {s.label: s.claim(path, fresh) for s in sessions if (path := experiments[s.label][1]) is not None}
         for session in sessions:
-            path = experiments[session.label][1]
-            if path is not None:
-                session.claim(path, fresh)
-        for session in sessions:
-            session.open(fresh)
+            session.open(over.get(session.label, False))
+        kept = [label for label, again in over.items() if fresh and not again]
         unfinished = [session for session in sessions if session.result is None]
         if unfinished:
             with executor_for(unfinished, place) as executor:
@@ -103,11 +107,13 @@ def run_all(
                 notes, executor.notes = executor.notes, []
                 first = sessions[0]
                 work = (first.client_sizes, first.plan.clients, first.experiment.batch_size, first.experiment.epochs)
-                watcher.begin(sessions, about, [*few_steps(*work), *notes])
+                watcher.begin(sessions, about, [*few_steps(*work), *notes, *said_of_kept(kept)])
                 drive(unfinished, executor, watcher, interrupt, place)
                 _record(unfinished, executor, place, work_of(executor))
+        elif kept:
+            watcher.begin(sessions, said_of_kept(kept)[0], [])
         made = {
-            s.label: Run(s.experiment, s.label, s.result or {}, s.records, s.folder.path if s.folder else None)
+            s.label: Run(s.experiment, s.label, s.result or {}, s.records, s.path, s.models, s.assembly.description())
             for s in sessions
         }
         for label, result in broken.items():
@@ -117,6 +123,12 @@ def run_all(
         watcher.end()
         for session in sessions:
             session.close()
+
+
+def said_of_kept(labels: Sequence[str]) -> list[str]:
+    """What there is to say of runs that --fresh does not start over."""
+    shown = ", ".join(labels[:SHOWN]) + (", ..." if len(labels) > SHOWN else "")
+    return [f"finished with these settings, and kept: {shown}; --fresh all starts them over, too"] if labels else []
 
 
 def _device(session: Session) -> str:
@@ -307,9 +319,11 @@ def _do(asked: Waiting, executor: Executor) -> None:
             break
         except LaneError as error:
             failing = {id(left[at][0]) for at in error.places}
-            if not failing or not (isinstance(error.error, MethodError) or from_plugin(error.error)):
+            ending = {id(s): s for s, _, _, _ in left if id(s) in failing}.values()
+            owned = isinstance(error.error, MethodError) or any(s.from_own(error.error) for s in ending)
+            if not failing or not owned:
                 raise
-            for session in {id(s): s for s, _, _, _ in left if id(s) in failing}.values():
+            for session in ending:
                 session.fail(error)
             left = [each for at, each in enumerate(left) if at not in taken and id(each[0]) not in failing]
     wall = time.perf_counter() - began

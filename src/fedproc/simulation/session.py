@@ -128,9 +128,13 @@ class Session(Keeper):
 
     def fail_or_raise(self, error: Exception) -> None:
         """What a person's own code did ends this run; everything else is ours."""
-        if not (isinstance(error, MethodError) or from_plugin(error)):
+        if not (isinstance(error, MethodError) or self.from_own(error)):
             raise error
         self.fail(error)
+
+    def from_own(self, error: BaseException) -> bool:
+        """Whether code of a plugin, or of the module that the method's class is from, was being run then."""
+        return from_module(error, tuple(method.__module__ for method in self.experiment.own.methods))
 
     def fail(self, error: Exception) -> None:
         """A person's own code failed: this run is over, and says where it was."""
@@ -162,11 +166,12 @@ class Session(Keeper):
             self.folder.write_model(client_model(task.client), named, self.assembly.description())
 
 
-def from_plugin(error: BaseException) -> bool:
-    """Whether code of a plugin was being run when this was raised."""
+def from_module(error: BaseException, names: tuple[str, ...]) -> bool:
+    """Whether code of a plugin, or of a module of this name, was being run when this was raised."""
     trace = error.__traceback__
     while trace is not None:
-        if str(trace.tb_frame.f_globals.get("__name__", "")).startswith("fedproc_plugin_"):
+        name = str(trace.tb_frame.f_globals.get("__name__", ""))
+        if name.startswith("fedproc_plugin_") or name in names:
             return True
         trace = trace.tb_next
-    return error.__cause__ is not None and from_plugin(error.__cause__)
+    return error.__cause__ is not None and from_module(error.__cause__, names)

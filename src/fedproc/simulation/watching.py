@@ -49,23 +49,44 @@ class Watched(Protocol):
 
 
 class Watcher(Protocol):
-    """Who wants to see the work go on. `about` says what is trained how, in one line."""
+    """Who wants to see the work go on. A class of one's own inherits from it and has what it needs of these. They are
+    called between rounds, by the thread that trains: what they raise ends the work.
+    """
 
-    def begin(self, runs: Sequence[Watched], about: str, notes: Sequence[str]) -> None: ...
+    def begin(self, runs: Sequence[Watched], about: str, notes: Sequence[str]) -> None:
+        """Before the first round. `about` says what is trained how, in one line."""
+        return
 
-    def update(self, run: Watched) -> None: ...
+    def update(self, run: Watched) -> None:
+        """After a round of a run, whose record is the last of `run.records`; and when a run has ended early."""
+        return
 
-    def end(self) -> None: ...
+    def end(self) -> None:
+        """After the last round, or when the work was stopped."""
+        return
 
 
-class Nobody:
+class Nobody(Watcher):
     """Watches nothing."""
 
-    def begin(self, runs: Sequence[Watched], about: str, notes: Sequence[str]) -> None: ...
 
-    def update(self, run: Watched) -> None: ...
+class Everybody:
+    """Several watchers as one; the first is told first."""
 
-    def end(self) -> None: ...
+    def __init__(self, watchers: Sequence[Watcher]) -> None:
+        self._watchers = watchers
+
+    def begin(self, runs: Sequence[Watched], about: str, notes: Sequence[str]) -> None:
+        for watcher in self._watchers:
+            watcher.begin(runs, about, notes)
+
+    def update(self, run: Watched) -> None:
+        for watcher in self._watchers:
+            watcher.update(run)
+
+    def end(self) -> None:
+        for watcher in self._watchers:
+            watcher.end()
 
 
 FEW = 5  # steps a round

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedproc.errors import InputError
+from fedproc.errors import InputError, meant
 from fedproc.lanes import HEAVY, Share
 from fedproc.simulation.place import Place
 from fedproc.simulation.workers.grouping import Work
@@ -62,7 +62,8 @@ def parsed(word: str) -> Asked:
     if word == "auto":
         return word
     if not word.isdecimal() or int(word) < 1:
-        raise InputError(f"--workers {word}: expected auto, or a whole number of at least 1")
+        hint = meant(word, ["auto"])
+        raise InputError(f"--workers {word}: expected auto, or a whole number of at least 1{hint}")
     return int(word)
 
 

@@ -11,6 +11,7 @@ from fedproc.assembly import network_spec
 from fedproc.experiment import Experiment
 from fedproc.networks import NetworkSpec
 from fedproc.networks.cost import cost
+from fedproc.runs.keeper import Fresh
 from fedproc.runs.schema import read_json
 from fedproc.simulation.preparation import Library, subject_of
 
@@ -42,7 +43,7 @@ class Group:
     said: list[str] = field(default_factory=list)  # what there is to say of it when it goes on
 
 
-def estimated(experiments: Mapping[str, tuple[Experiment, Path | None]], library: Library, fresh: bool) -> list[Work]:
+def estimated(experiments: Mapping[str, tuple[Experiment, Path | None]], library: Library, fresh: Fresh) -> list[Work]:
     """What is left to do of each run."""
     forward: dict[NetworkSpec, float] = {}
     found = []
@@ -60,9 +61,11 @@ def estimated(experiments: Mapping[str, tuple[Experiment, Path | None]], library
     return found
 
 
-def left(path: Path | None, rounds: int, fresh: bool) -> float:
+def left(path: Path | None, rounds: int, fresh: Fresh) -> float:
     """The share of a run's rounds that are still to be done."""
-    if path is None or fresh or not (path / "metrics.jsonl").is_file():
+    if path is None or fresh is True or not (path / "metrics.jsonl").is_file():
+        return 1.0
+    if fresh == "unfinished" and not (path / "result.json").is_file():
         return 1.0
     if (path / "result.json").is_file() and (read_json(path / "result.json") or {}).get("status") == "diverged":
         return 0.0

@@ -19,9 +19,9 @@ from fedproc.files import write_json
 from fedproc.kernels import cpu
 from fedproc.lanes import cores
 from fedproc.runs.folder import RunFolder
-from fedproc.runs.keeper import failed_result
+from fedproc.runs.keeper import Fresh, failed_result
 from fedproc.runs.saved import read_run
-from fedproc.simulation.drive import Run, check_same, run_all
+from fedproc.simulation.drive import Run, check_same, run_all, said_of_kept
 from fedproc.simulation.interrupt import Interrupt
 from fedproc.simulation.preparation import Library
 from fedproc.simulation.session import Session
@@ -43,7 +43,7 @@ def run_many(
     workers: Asked = 1,
     home: Path | None = None,
     *,
-    fresh: bool = False,
+    fresh: Fresh = False,
     watcher: Watcher | None = None,
     interrupt: Interrupt | None = None,
     devices: Sequence[str] | None = None,
@@ -89,8 +89,9 @@ class _Driver:
         self._environment: dict[str, str] | None = None  # of workers, where it is not ours
         self._broken: dict[str, Record] = {}
         self._events: list[Record] = []
+        self._kept: list[str] = []  # runs that --fresh does not start over
 
-    def choose(self, asked: Asked, devices: Sequence[str] | None, fresh: bool) -> Choice:
+    def choose(self, asked: Asked, devices: Sequence[str] | None, fresh: Fresh) -> Choice:
         """How many workers; a daemon that they need is there then."""
         self._works = estimated(self._experiments, self._library, fresh)
         named = {experiment.device for experiment, _ in self._experiments.values()}
@@ -119,7 +120,7 @@ class _Driver:
         self._environment = daemon.environment
         return None
 
-    def run(self, choice: Choice, fresh: bool, watcher: Watcher, interrupt: Interrupt) -> list[Run]:
+    def run(self, choice: Choice, fresh: Fresh, watcher: Watcher, interrupt: Interrupt) -> list[Run]:
         runs: dict[str, DistantRun] = {}
         about = self._check(fresh, runs, choice)
         works = [work for work in self._works if work.label in runs]
@@ -143,7 +144,7 @@ class _Driver:
 
         supervisor = Supervisor(choice.workers, start, self._order, runs, watcher, interrupt, noted)
         try:
-            watcher.begin(list(runs.values()), about, [])
+            watcher.begin(list(runs.values()), about, said_of_kept(self._kept))
             supervisor.work(groups)
         finally:
             supervisor.dismiss()
@@ -157,13 +158,14 @@ class _Driver:
         made = {**asdict(choice), "groups": [group.labels for group in groups], "events": self._events}
         write_json(self._folder / "workers.json", made)
 
-    def _check(self, fresh: bool, runs: dict[str, DistantRun], choice: Choice) -> str:
+    def _check(self, fresh: Fresh, runs: dict[str, DistantRun], choice: Choice) -> str:
         """Refuse what cannot be run or continued, with nothing changed yet; what is to start over is cleared then.
         Returns what there is to say of it all.
         """
         where = "cpu" if not self._on_gpu else ", ".join(name or "one GPU" for name in choice.devices)
         about = f"{choice.workers} workers{' under MPS' if choice.mps else ''} on {where}: {choice.reason}"
-        folders: list[RunFolder] = []
+        folders: dict[str, RunFolder] = {}
+        again: set[str] = set()
         try:
             for label, (experiment, path) in self._experiments.items():
                 assert path is not None
@@ -175,16 +177,16 @@ class _Driver:
                 if not runs:
                     about = headline(session.images, session.client_sizes, about)
                 try:
-                    session.claim(path, fresh)
+                    again |= {label} if session.claim(path, fresh) else set()
                 finally:  # one that is refused is taken, too
-                    folders += [session.folder] if session.folder is not None else []
-                records = [] if fresh else folders[-1].metrics()
+                    folders |= {label: session.folder} if session.folder is not None else {}
+                records = [] if label in again else folders[label].metrics()
                 runs[label] = DistantRun(label, session.rounds, session.evaluated_on, path, records)
-            if fresh:
-                for folder in folders:
-                    folder.prepare(fresh)
+            for label in again:
+                folders[label].prepare(fresh=True)
+            self._kept = [label for label in runs if fresh and label not in again]
         finally:
-            for folder in folders:
+            for folder in folders.values():
                 folder.close()
         return about
 
@@ -192,7 +194,7 @@ class _Driver:
         runs = {}
         for label in group.labels:
             experiment, path = self._experiments[label]
-            runs[label] = {"experiment": experiment.config(), "path": str(path)}
+            runs[label] = {"experiment": experiment.config(), "own": experiment.own.message(), "path": str(path)}
         return {"group": group.number, "runs": runs}
 
     def _made(self, label: str) -> Run:

@@ -166,11 +166,12 @@ def _train(command: Message, driver: Driver, library: Library, place: Place, int
     """
     from fedproc.errors import InputError, RunError, with_flags
     from fedproc.experiment import Experiment
+    from fedproc.objects import Own
     from fedproc.simulation.drive import run_all
 
     group = int(command["group"])
     experiments = {
-        label: (Experiment(**run["experiment"]), Path(run["path"]) if run["path"] else None)
+        label: (Experiment(Own.of(run["own"]), **run["experiment"]), Path(run["path"]) if run["path"] else None)
         for label, run in command["runs"].items()
     }
     reporter = Reporter(driver, group)

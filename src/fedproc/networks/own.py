@@ -1,0 +1,83 @@
+"""An encoder of one's own given as an object: a class, a function that makes one, or a module that is there already,
+whose weights are then what training starts from.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedproc.errors import InputError
+from fedproc.own_code import NOTEBOOK, PLAIN, sha256_of
+
+Encoder = type[nn.Module] | Callable[[], nn.Module] | nn.Module
+
+
+@dataclass(frozen=True)
+class OwnEncoder:
+    """What makes the encoder; two of the same name and source are the same."""
+
+    name: str  # module:Class, as for an encoder by import path
+    sha256: str
+    given: Any = field(compare=False, repr=False)
+
+    @classmethod
+    def of(cls, given: Any) -> OwnEncoder:
+        if not callable(given):
+            raise InputError(
+                f"--network {given!r}: expected a network's name, an nn.Module, or a class or function that makes one "
+                "without arguments"
+            )
+        if isinstance(given, nn.Module):
+            return cls(_name(type(given)), _of_module(given), given)
+        return cls(_name(given), sha256_of(given), given)
+
+    def made(self) -> nn.Module:
+        """A new encoder, the caller's own."""
+        if isinstance(self.given, nn.Module):
+            return copy.deepcopy(self.given)
+        try:
+            made = self.given()
+        except Exception as error:  # any error of a person's own code is bad input
+            raise InputError(f"--network {self.name}: cannot make the encoder: {error}") from error
+        if not isinstance(made, nn.Module):
+            raise InputError(f"--network {self.name}: expected an nn.Module, got {type(made).__name__}")
+        return made
+
+
+def importable(given: Any) -> str | None:
+    """The import path of a class or function of a module, by which everybody can have it; None of a notebook's."""
+    module, name = getattr(given, "__module__", NOTEBOOK), str(getattr(given, "__qualname__", "."))
+    if module == NOTEBOOK or not name.isidentifier() or getattr(sys.modules.get(module), name, None) is not given:
+        return None
+    return f"{module}:{name}"
+
+
+def _name(given: Any) -> str:
+    if isinstance(given, functools.partial):
+        given = given.func
+    return f"{getattr(given, '__module__', NOTEBOOK)}:{getattr(given, '__qualname__', type(given).__name__)}"
+
+
+def _of_module(module: nn.Module) -> str:
+    """Its parts' source, plain attributes and weights."""
+    kinds = {type(part): part for part in module.modules()}
+    plain = [
+        (name, attribute, value)
+        for name, part in module.named_modules()
+        for attribute, value in vars(part).items()
+        if isinstance(value, PLAIN) and not attribute.startswith("_")
+    ]
+    digest = hashlib.sha256(sha256_of(*kinds, repr(module), repr(plain)).encode())
+    for name, tensor in module.state_dict().items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

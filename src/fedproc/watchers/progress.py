@@ -1,0 +1,96 @@
+"""Where runs are, in a line of text, and how long they still take."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from fedproc.errors import Failed
+from fedproc.simulation.watching import Record, Watched
+
+RECENT = 10  # rounds whose pace counts
+
+
+class Pace:
+    """The time left, from the second round on: a first round also warms up, and says little of those that follow.
+
+    What a round of a run takes is the time between its own rounds, with all that is trained beside it. The rounds that
+    a continued run has from before do not count. Runs that nobody has begun (workers have a queue of them) take as long
+    as the others, as many at once as there are under way.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._runs: Sequence[Watched] = ()
+        self._done: dict[str, int] = {}
+        self._times: dict[str, deque[float]] = {}
+
+    def begin(self, runs: Sequence[Watched]) -> None:
+        self._runs, self._times = runs, {}
+        self._done = {run.label: len(run.records) for run in runs}
+
+    def update(self, run: Watched) -> None:
+        before, now = self._done.get(run.label, 0), len(run.records)
+        self._done[run.label] = now
+        if now < before:  # a worker took it over, from an earlier round
+            self._times.pop(run.label, None)
+        elif now > before:
+            self._times.setdefault(run.label, deque(maxlen=RECENT)).append(self._clock())
+
+    def left(self) -> float | None:
+        """Seconds until all runs are done; None while nobody can know."""
+        each = {label: (t[-1] - t[0]) / (len(t) - 1) for label, t in self._times.items() if len(t) > 1}
+        if not each:
+            return None
+        usual, now = sum(each.values()) / len(each), self._clock()
+        waits = []
+        for run in self._runs:
+            rounds = 0 if over(run) else max(0, run.rounds - len(run.records))
+            pace = each.get(run.label, usual)
+            begun = self._times.get(run.label)
+            since = min(now - begun[-1], pace) if begun else 0.0
+            waits.append(max(0.0, rounds * pace - since))
+        at_once = sum(not over(run) and run.label in self._times for run in self._runs)
+        return max(max(waits, default=0.0), sum(waits) / max(1, at_once))
+
+
+def over(run: Watched) -> bool:
+    return run.result is not None or run.ended is not None or len(run.records) >= run.rounds
+
+
+def line(runs: Sequence[Watched], pace: Pace) -> str:
+    """Where the runs are: one in detail, many together."""
+    left = pace.left()
+    tail = "" if left is None or all(over(run) for run in runs) else f"  left {shown(left)}"
+    if len(runs) == 1:
+        (run,) = runs
+        return f"{run.label}  round {len(run.records)}/{run.rounds}  {state(run)}{tail}"
+    done, total = sum(len(run.records) for run in runs), sum(run.rounds for run in runs)
+    found = sorted(value for run in runs if (value := accuracy(run)) is not None)
+    ends = dict.fromkeys(f"{100 * value:.2f}" for value in found[:1] + found[-1:])
+    seen = f"  accuracy {' to '.join(ends)} %" if found else ""
+    return f"{done} of {total} rounds of {len(runs)} runs{seen}{tail}"
+
+
+def state(run: Watched) -> str:
+    """A run's last accuracy and loss, or what ended it."""
+    if run.ended is not None:
+        return str(run.ended) if isinstance(run.ended, Failed) else f"diverged in round {run.ended.round}"
+    last = accuracy(run)
+    return f"{'' if last is None else f'accuracy {100 * last:5.2f} %  '}{_loss(run.records[-1])}" if run.records else ""
+
+
+def accuracy(run: Watched) -> float | None:
+    key = f"{run.evaluated_on}_accuracy"
+    return next((float(record[key]) for record in reversed(run.records) if key in record), None)
+
+
+def shown(seconds: float) -> str:
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def _loss(record: Record) -> str:
+    loss = record.get("train_loss")
+    return "" if loss is None else f"loss {loss:.4f}"
