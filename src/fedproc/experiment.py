@@ -12,13 +12,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, model_validator
 
+from fedproc import optimizers
 from fedproc.data import source_of
 from fedproc.data.augment import AUGMENTATIONS
 from fedproc.data.partition import PARTITIONS, clients_in_file
 from fedproc.errors import InputError, with_flags
 from fedproc.methods import METHODS
 from fedproc.methods.ccvr import Recalibration, with_ccvr
-from fedproc.methods.merges import MERGES
+from fedproc.methods.class_weights import Weighting, with_class_weights
+from fedproc.methods.merges import MERGES, NEEDS_SGD
 from fedproc.methods.method import Method, Options
 from fedproc.methods.plugin import all_methods
 from fedproc.methods.server_steps import SERVER_STEPS
@@ -47,6 +49,13 @@ CHOICES: dict[str, dict[str, Any]] = {
     "merge": MERGES,
     "server_step": SERVER_STEPS,
 }
+
+# What follows the optimizer.
+OF_OPTIMIZER: dict[str, Given] = {
+    "adam": {"lr": 0.001, "momentum": 0.0},
+    "adamw": {"lr": 0.001, "momentum": 0.0, "weight_decay": 0.01},
+}
+ADAM = ("adam_beta1", "adam_beta2", "adam_epsilon")
 
 NORMALIZED_FROM = 0.1  # the learning rate at which raw z was seen to collapse
 
@@ -99,9 +108,22 @@ class Experiment(BaseModel):
         "constant", description="how the learning rate falls over the rounds"
     )
     lr_floor: float = Field(0.0, ge=0, description="what the learning rate falls to")
-    lr: float = Field(0.01, gt=0, description="learning rate (follows the data set: 0.01, cifar100 0.1)")
-    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of the clients' SGD, zeroed each round")
-    weight_decay: float = Field(1e-5, ge=0, description="weight decay of the clients' SGD")
+    lr: float = Field(
+        0.01, gt=0, description="learning rate (follows the data set: 0.01, cifar100 0.1; adam and adamw 0.001)"
+    )
+    optimizer: optimizers.Name = Field("sgd", description="how clients train; it begins anew each round")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of --optimizer sgd")
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="how much Adam's mean of gradients keeps of a step")
+    adam_beta2: float = Field(0.999, ge=0, lt=1, description="how much Adam's mean of their squares keeps of a step")
+    adam_epsilon: float = Field(1e-8, gt=0, description="what Adam adds to the root of that mean")
+    weight_decay: float = Field(
+        1e-5, ge=0, description="weight decay of the clients (follows the optimizer: 1e-5, adamw 0.01)"
+    )
+    class_weights: Weighting = Field(
+        "none",
+        description="in the cross-entropy a class counts by 1/its images: at all clients together (balanced), which "
+        "they tell before the first round, or at each client alone (own)",
+    )
     calibrate: float = Field(
         0.0, ge=0, description="gamma of the logits' calibration by each client's own class shares; 0: none"
     )
@@ -211,6 +233,8 @@ class Experiment(BaseModel):
                 _named(name, given[name], allowed)
         source = source_of(str(given.get("data", "fashion-mini")))
         followed: Given = {"network": source.network, "lr": source.lr, "augment": source.augment}
+        optimizer = given.get("optimizer", preset.get("optimizer", "sgd"))
+        followed |= OF_OPTIMIZER.get(optimizer, {}) if isinstance(optimizer, str) else {}
         merged = {**followed, **{k: v for k, v in preset.items() if k not in methods}, **given}
         merged.setdefault("data_seed", merged.get("seed", 0))
         merged.setdefault("model_seed", merged.get("seed", 0))
@@ -236,6 +260,7 @@ class Experiment(BaseModel):
             for name in ("merge", "server_step"):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{flag(name)} {getattr(self, name)}: {self.method} merges nothing; leave it out")
+        self._optimizer_fits()
         if self.lr_floor > self.lr:
             raise ValueError(f"--lr-floor {self.lr_floor}: expected at most --lr {self.lr}")
         if self.send_averaged and not self.average_weights:
@@ -251,10 +276,31 @@ class Experiment(BaseModel):
             raise ValueError("--partition file: needs --partition-file")
         return self
 
+    def _optimizer_fits(self) -> None:
+        """Refuse numbers of another optimizer, and what is defined for SGD alone."""
+        if self.optimizer == "sgd":
+            for name in ADAM:
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{flag(name)} {getattr(self, name)}: needs --optimizer adam or adamw")
+            return
+        if self.momentum:
+            raise ValueError(
+                f"--momentum {self.momentum}: has no effect with --optimizer {self.optimizer}, which has "
+                "--adam-beta1 in its place; leave it out"
+            )
+        merge = self.merge or self.method_type.merge
+        reasons = (
+            (f"--method {self.method}", self.method_type.needs_sgd(self.options)),
+            (f"--merge {merge}" if self.merge else f"--method {self.method}", NEEDS_SGD.get(merge)),
+        )
+        for what, reason in reasons:
+            if reason is not None:
+                raise ValueError(f"--optimizer {self.optimizer}: {what} needs sgd: {reason}")
+
     @property
     def method_type(self) -> type[Method]:
         """The method's class, ours or a plugin's, with what is asked of it after the last round."""
-        plain = all_methods(self.plugin)[self.method]
+        plain = with_class_weights(all_methods(self.plugin)[self.method], self.class_weights)  # type: ignore[arg-type]
         return with_ccvr(plain, self.ccvr, self.ccvr_samples)  # type: ignore[arg-type]  # classes are hashable
 
     def config(self) -> Given:

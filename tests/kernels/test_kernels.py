@@ -12,7 +12,7 @@ from torch.func import vmap
 
 from fedproc import kernels, prototypes, streams
 from fedproc.data.augment import AUGMENTATIONS, PAD, Normalisation
-from fedproc.lanes.local import sgd_ as plain_sgd_
+from fedproc.optimizers import sgd_ as plain_sgd_
 
 pytest.importorskip("triton", reason="Triton is not installed")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from fedproc import kernels, streams
+from fedproc import kernels, optimizers, streams
 from fedproc.lanes.batches import Feed, training_plan
 from fedproc.lanes.evaluate import evaluate
 from fedproc.lanes.executor import Done, LaneError, answered
@@ -254,11 +254,13 @@ def _phase(net: SerialNet, job: Job, phase: Phase, state: Tensors) -> tuple[Loca
     start = job.start(state, phase)
     net.load(start)
     feed = Feed(setting, training_plan(job, range(first, first + phase.epochs)))
-    velocity = setting.method.start_velocity(state, phase.name, start.params)
+    carried = setting.method.start_optimizer(state, phase.name, start.params)
+    if carried is None:
+        carried = optimizers.first_state(setting.optimizer.name, start.params)
     local = Local(
         start=start,
         weights=net.weights,
-        velocity=torch.zeros_like(net.weights.params) if velocity is None else velocity.clone(),
+        optimizer={name: tensor.clone() for name, tensor in carried.items()},
         sent=job.task.payload.tensors,
         settings=numbers(job),
         state=state,
