@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from fedproc import streams
-from fedproc.data.augment import AUGMENTATIONS, Normalisation
+from fedproc.data.augment import Normalisation, augmentation
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
 from fedproc.lanes import Bank, Setting
@@ -64,7 +64,7 @@ class Assembly:
             network=self.network,
             layout=self.layout,
             train=bank,
-            augmentation=AUGMENTATIONS[e.augment],
+            augmentation=augmentation(e.augment),
             normalisation=self.subject.normalisation,
             batch_size=e.batch_size,
             optimizer=Optimizer(e.optimizer, e.momentum, e.weight_decay, e.adam_beta1, e.adam_beta2, e.adam_epsilon),

@@ -45,7 +45,6 @@ PRESETS: dict[str, tuple[str, Given]] = {
 
 CHOICES: dict[str, dict[str, Any]] = {
     "partition": PARTITIONS,
-    "augment": AUGMENTATIONS,
     "merge": MERGES,
     "server_step": SERVER_STEPS,
 }
@@ -170,8 +169,8 @@ class Experiment(BaseModel):
     )
     augment: str = Field(
         "none",
-        description="random moves of training images (follows the data set: none, cifar10 crop-flip, "
-        "cifar100 crop-flip-rotate)",
+        description="random changes of training images, several joined by commas as flip,colour (follows the data "
+        "set: none, cifar10 crop-flip, cifar100 crop-flip-rotate)",
         examples=list(AUGMENTATIONS),
     )
     normalize: Literal["known", "measured"] = Field(
@@ -197,7 +196,8 @@ class Experiment(BaseModel):
     dtype: Literal["float32", "float64"] = Field("float32", description="arithmetic of training")
     precision: Literal["auto", "fp32", "tf32", "bf16"] = Field(
         "auto",
-        description="of products on a GPU: all bits of float32, tf32 or bf16 (auto: tf32; streamed lanes bf16)",
+        description="of products: all bits of float32, tf32 on a GPU, or bf16 (auto: fp32 on a CPU, tf32 on a GPU, "
+        "bf16 in its streamed lanes)",
     )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     executor: Literal["auto", "serial", "stacked", "streamed"] = Field(
@@ -231,6 +231,8 @@ class Experiment(BaseModel):
         for name, allowed in CHOICES.items():
             if name in given:
                 _named(name, given[name], allowed)
+        if "augment" in given:
+            given["augment"] = _augment(given["augment"])
         source = source_of(str(given.get("data", "fashion-mini")))
         followed: Given = {"network": source.network, "lr": source.lr, "augment": source.augment}
         optimizer = given.get("optimizer", preset.get("optimizer", "sgd"))
@@ -318,6 +320,16 @@ def _named(field: str, value: Any, allowed: Mapping[str, Any]) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{flag(field)} {value}: expected {_one_of(list(allowed))}")
     return value
+
+
+def _augment(names: Any) -> str:
+    """Names of augmentations in one order, so that the same ones are the same experiment."""
+    asked = [name.strip() for name in names.split(",")] if isinstance(names, str) else [names]
+    for name in asked:
+        _named("augment", name, AUGMENTATIONS)
+    if "none" in asked and len(asked) > 1:
+        raise ValueError(f"--augment {names}: none is with nothing beside it; leave it out")
+    return ",".join(name for name in AUGMENTATIONS if name in asked)
 
 
 def _number(value: Any) -> float:

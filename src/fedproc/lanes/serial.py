@@ -37,7 +37,7 @@ from fedproc.protocol.weights import Weights
 class SerialNet:
     """A module whose parameters, buffers and gradients are views of flat vectors.
 
-    With bf16 on a GPU the encoder's convolutions and matrices are rounded once a step, all in one piece; norms, sums
+    With bf16 the encoder's convolutions and matrices are rounded once a step, all in one piece; norms, sums
     and the update stay float32.
     """
 
@@ -45,7 +45,7 @@ class SerialNet:
         self.module: Network = copy.deepcopy(setting.network).to(setting.device)
         self.weights = setting.layout.read(self.module)
         self._layout = setting.layout
-        self._short = kernels.precision() == "bf16" and setting.device.type == "cuda"
+        self._short = kernels.precision() == "bf16" and setting.spec.dtype == torch.float32
         self._gradient = torch.zeros_like(self.weights.params)
         if self._short:
             return
@@ -85,7 +85,7 @@ class SerialNet:
             self._leaves = [named[name].detach().requires_grad_() for name, _ in self._layout.params]
             named |= {name: leaf for (name, _), leaf in zip(self._layout.params, self._leaves, strict=True)}
         images = images.to(torch.bfloat16, memory_format=torch.channels_last)
-        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+        with torch.autocast(images.device.type, torch.bfloat16, cache_enabled=False):
             z, logits = functional_call(self.module, named, (images, mask))
         return z.float(), logits.float()
 
