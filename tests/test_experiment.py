@@ -64,7 +64,10 @@ def test_config_gives_the_experiment_back(method: str) -> None:
             "--momentum 0.9: has no effect with --optimizer adam, which has --adam-beta1 in its place; leave it out",
         ),
         ({"adam_beta2": 0.9}, "--adam-beta2 0.9: needs --optimizer adam or adamw"),
-        ({"augment": "flip,twirl"}, "--augment twirl: expected none, crop-flip, crop-flip-rotate, crop, flip, "),
+        (
+            {"augment": "flip,twirl"},
+            "--augment twirl: expected none, crop-flip, crop-flip-rotate, crop, flip, flip-vertical, rotate or colour",
+        ),
         ({"augment": "none,flip"}, "--augment none,flip: none is with nothing beside it; leave it out"),
         ({"sample": 1.5}, "--sample 1.5: expected at most 1"),
         ({"lanes": "many"}, "--lanes many: expected a whole number or 'auto'"),

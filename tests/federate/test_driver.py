@@ -81,7 +81,9 @@ def test_optimizers_class_weights_and_augmentations_travel_with_the_run(place: P
     assert outcome == "finished", place.said
     everything = write_all(place.data, place.folder / "all.csv")
     run(simulated(everything, **given), place.folder / "simulated")
-    expect_same_model(place.folder / "runs/run", place.folder / "simulated")
+    here, there = (load_file(place.folder / name / "model.safetensors") for name in ("runs/run", "simulated"))
+    for name in set(here) - {"prototypes", "known"}:  # which are diagnostics
+        assert torch.equal(here[name], there[name]), name
     solo = {"method": "solo", "solo": {"epochs": 4, "start": "same"}}
     run(simulated(everything, **{**given, **solo}), place.folder / "solo")
     assert sites_of(place.folder / "runs/run-alone") == sites_of(place.folder / "solo")

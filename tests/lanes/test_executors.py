@@ -238,7 +238,7 @@ EVERY = "crop-flip-rotate,flip-vertical,colour"
 OPTIMIZERS = {
     "adam": {"optimizer": "adam", "weight_decay": 0.01},
     "adamw": {"optimizer": "adamw"},
-    "weighted": {"class_weights": "balanced"},
+    "weighted": {"class_weights": "balanced", "smallest_class": 8},  # what is not told makes the totals differ
     "weighted by own counts": {"class_weights": "own"},
 }
 
@@ -264,7 +264,7 @@ def test_optimizers_and_class_weights_agree(train: Train, method: str, how: str,
         serial = train(images, "serial", 1, **given)
         assert distance(serial, train(images, "streamed", 2, **given)) < 1e-9
         plain = {**given, "optimizer": "sgd", "momentum": 0.9, "class_weights": "none"}
-        assert distance(serial, train(images, "serial", 1, **plain)) > 1e-4
+        assert distance(serial, train(images, "serial", 1, **plain)) > 1e-6
 
 
 ADAM_ALLOWED = [name for name in RIVALS if name not in {"scaffold", "fednova", "feddc", "scaffold+fedproc"}]
@@ -274,7 +274,7 @@ ADAM_ALLOWED = [name for name in RIVALS if name not in {"scaffold", "fednova", "
     "method", [pytest.param(m, marks=[] if m in ("fedrep", "fedsam") else pytest.mark.slow) for m in ADAM_ALLOWED]
 )
 def test_every_method_that_allows_it_agrees_with_adam_and_class_weights(train: Train, method: str) -> None:
-    given = {"method": method, "optimizer": "adam", "class_weights": "balanced", "dtype": "float64", "lr": 0.002}
+    given = {"method": method, "optimizer": "adam", "dtype": "float64", "lr": 0.002, **OPTIMIZERS["weighted"]}
     images = toy_images(absent=2)
     serial = train(images, "serial", 1, **given)
     for executor in ("stacked", "streamed"):
@@ -283,7 +283,7 @@ def test_every_method_that_allows_it_agrees_with_adam_and_class_weights(train: T
 
 def test_methods_share_lanes_with_adam() -> None:
     methods = ["fedavg", "fedprox", "moon", "fedproc", "two-stage"]
-    given = {"dtype": "float64", "lr": 0.002, "optimizer": "adamw", "class_weights": "balanced"}
+    given = {"dtype": "float64", "lr": 0.002, "optimizer": "adamw", **OPTIMIZERS["weighted"]}
     alone = side_by_side("serial", 1, methods, **given)
     for one, other in zip(alone, side_by_side("stacked", 7, methods, **given), strict=True):
         assert distance(one, other) < 1e-9
