@@ -62,6 +62,17 @@ def test_config_gives_the_experiment_back(method: str) -> None:
         ({"rounds": "x"}, "--rounds x: expected a whole number"),
         ({"lr": "nan"}, "--lr nan: expected a finite number"),
         ({"momentum": 1}, "--momentum 1: expected a number below 1"),
+        ({"optimizer": "lion"}, "--optimizer lion: expected 'sgd', 'adam' or 'adamw'"),
+        (
+            {"optimizer": "adam", "momentum": 0.9},
+            "--momentum 0.9: has no effect with --optimizer adam, which has --adam-beta1 in its place; leave it out",
+        ),
+        ({"adam_beta2": 0.9}, "--adam-beta2 0.9: needs --optimizer adam or adamw"),
+        (
+            {"augment": "flip,twirl"},
+            "--augment twirl: expected none, crop-flip, crop-flip-rotate, crop, flip, flip-vertical, rotate or colour",
+        ),
+        ({"augment": "none,flip"}, "--augment none,flip: none is with nothing beside it; leave it out"),
         ({"sample": 1.5}, "--sample 1.5: expected at most 1"),
         ({"lanes": "many"}, "--lanes many: expected a whole number or 'auto'"),
         ({"lanes": 0}, "--lanes 0: expected auto or a number of at least 1"),
@@ -118,3 +129,44 @@ def test_errors_name_fields_in_python_and_flags_on_the_command_line() -> None:
     with pytest.raises(InputError) as caught:
         Experiment(nonsense=1)
     assert str(caught.value) == "nonsense: no such option; `fedproc run --help` lists them all"
+
+
+def test_learning_rate_and_weight_decay_follow_the_optimizer() -> None:
+    adam, adamw = Experiment(optimizer="adam", data="cifar100"), Experiment(optimizer="adamw")
+    assert (adam.lr, adam.weight_decay, adam.momentum, adam.normalize_z) == (0.001, 1e-5, 0.0, False)
+    assert (adamw.lr, adamw.weight_decay) == (0.001, 0.01)
+    assert Experiment(optimizer="adam", lr=0.01).lr == 0.01
+    for made in (adam, adamw):
+        assert Experiment(**made.config()) == made
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"method": "scaffold"}, "method scaffold needs sgd: its control variates are the mean gradients"),
+        ({"method": "feddc"}, "method feddc needs sgd: its control variates"),
+        ({"method": "scaffold+fedproc"}, r"method scaffold\+fedproc needs sgd: its control variates"),
+        ({"method": "fednova"}, "method fednova needs sgd: it divides each client's move by how far as many steps"),
+        ({"method": "fedavg", "merge": "normalised"}, "merge normalised needs sgd: it divides each client's move"),
+        ({"method": "fedsam", "fedsam": {"local": 0.1}}, "method fedsam needs sgd: with local below 1"),
+    ],
+)
+def test_what_reads_moves_as_gradients_needs_sgd(optimizer: str, given: dict[str, object], what: str) -> None:
+    with pytest.raises(InputError, match=f"^optimizer {optimizer}: {what}"):
+        Experiment(optimizer=optimizer, **given)
+
+
+def test_every_other_method_trains_by_adam() -> None:
+    refused = set()
+    for name in METHODS:
+        try:
+            Experiment(optimizer="adam", method=name)
+        except InputError:
+            refused.add(name)
+    assert refused == {"scaffold", "feddc", "scaffold+fedproc", "fednova"}
+    assert Experiment(optimizer="adam", method="fednova", merge="mean").merge == "mean"
+
+
+def test_augmentations_are_one_experiment_in_any_order() -> None:
+    assert Experiment(augment="colour, flip") == Experiment(augment="flip,colour")

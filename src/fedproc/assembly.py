@@ -11,18 +11,20 @@ from dataclasses import dataclass
 import torch
 
 from fedproc import streams
-from fedproc.data.augment import AUGMENTATIONS, Normalisation
+from fedproc.data.augment import Normalisation, augmentation
 from fedproc.data.preprocessing import preprocessing
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
 from fedproc.lanes import Bank, Setting
 from fedproc.methods.checked_client import CheckedClient
 from fedproc.methods.checked_server import CheckedServer, made_method
+from fedproc.methods.class_weights import CROSS_ENTROPY
 from fedproc.methods.merges import MERGES
 from fedproc.methods.method import ClientProblem, Method, ServerProblem, TensorInfo
 from fedproc.methods.server_steps import SERVER_STEPS
 from fedproc.methods.small_classes import SmallClasses
 from fedproc.networks import EMBEDDING, Layout, Network, NetworkSpec, build, layout_of, load_encoder, load_network
+from fedproc.optimizers import Optimizer
 from fedproc.protocol.plan import EvaluatesAt, Plan
 from fedproc.protocol.weights import Shared, Weights
 
@@ -63,11 +65,10 @@ class Assembly:
             network=self.network,
             layout=self.layout,
             train=bank,
-            augmentation=AUGMENTATIONS[e.augment],
+            augmentation=augmentation(e.augment),
             normalisation=self.subject.normalisation,
             batch_size=e.batch_size,
-            momentum=e.momentum,
-            weight_decay=e.weight_decay,
+            optimizer=Optimizer(e.optimizer, e.momentum, e.weight_decay, e.adam_beta1, e.adam_beta2, e.adam_epsilon),
             model_seed=e.model_seed,
             device=device,
         )
@@ -142,6 +143,7 @@ def assemble(experiment: Experiment, subject: Subject, make: Callable[[NetworkSp
         momentum=e.momentum,
         calibrate=e.calibrate,
         calibrate_prototypes=e.calibrate if e.calibrate_prototypes is None else e.calibrate_prototypes,
+        optimizer=e.optimizer,
     )
     at_server = ServerProblem(
         rounds=e.rounds,
@@ -153,6 +155,8 @@ def assemble(experiment: Experiment, subject: Subject, make: Callable[[NetworkSp
     method = made_method(e.method_type, e.options, at_client, at_server)
     server = CheckedServer(method)
     shared = layout.shared(lambda name, shape, layer: server.personal(TensorInfo(name, shape, layer)))
+    if e.class_weights != "none" and CROSS_ENTROPY not in server.term_names():
+        raise InputError(f"--class-weights {e.class_weights}: {e.method} has no {CROSS_ENTROPY} among its terms")
     if shared is not None and e.average_weights:
         raise InputError(f"--average-weights {e.average_weights}: {e.method} has models of each client's own")
     if shared is not None and e.ccvr != "none":

@@ -23,6 +23,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
+from fedproc import optimizers
 from fedproc.data import FEDERATION, SOURCES, source_of
 from fedproc.data.augment import AUGMENTATIONS
 from fedproc.data.outline import batch_size_for, epochs_for, outline
@@ -31,7 +32,8 @@ from fedproc.data.pictures import Fit
 from fedproc.errors import InputError, meant, suggestion, with_flags
 from fedproc.methods import METHODS
 from fedproc.methods.ccvr import Recalibration, with_ccvr
-from fedproc.methods.merges import MERGES
+from fedproc.methods.class_weights import Weighting, with_class_weights
+from fedproc.methods.merges import MERGES, NEEDS_SGD
 from fedproc.methods.method import Method, Options
 from fedproc.methods.own import with_own
 from fedproc.methods.plugin import all_methods
@@ -45,10 +47,16 @@ Given = dict[str, Any]
 
 CHOICES: dict[str, dict[str, Any]] = {
     "partition": PARTITIONS,
-    "augment": AUGMENTATIONS,
     "merge": MERGES,
     "server_step": SERVER_STEPS,
 }
+
+# What follows the optimizer.
+OF_OPTIMIZER: dict[str, Given] = {
+    "adam": {"lr": 0.001, "momentum": 0.0},
+    "adamw": {"lr": 0.001, "momentum": 0.0, "weight_decay": 0.01},
+}
+ADAM = ("adam_beta1", "adam_beta2", "adam_epsilon")
 
 NORMALIZED_FROM = 0.1  # the learning rate at which raw z was seen to collapse
 
@@ -126,9 +134,22 @@ class Experiment(BaseModel):
         "constant", description="how the learning rate falls over the rounds"
     )
     lr_floor: float = Field(0.0, ge=0, description="what the learning rate falls to")
-    lr: float = Field(0.01, gt=0, description="learning rate (follows the data set: 0.01, cifar100 0.1)")
-    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of the clients' SGD, zeroed each round")
-    weight_decay: float = Field(1e-5, ge=0, description="weight decay of the clients' SGD")
+    lr: float = Field(
+        0.01, gt=0, description="learning rate (follows the data set: 0.01, cifar100 0.1; adam and adamw 0.001)"
+    )
+    optimizer: optimizers.Name = Field("sgd", description="how clients train; it begins anew each round")
+    momentum: float = Field(0.9, ge=0, lt=1, description="momentum of --optimizer sgd")
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="how much Adam's mean of gradients keeps of a step")
+    adam_beta2: float = Field(0.999, ge=0, lt=1, description="how much Adam's mean of their squares keeps of a step")
+    adam_epsilon: float = Field(1e-8, gt=0, description="what Adam adds to the root of that mean")
+    weight_decay: float = Field(
+        1e-5, ge=0, description="weight decay of the clients (follows the optimizer: 1e-5, adamw 0.01)"
+    )
+    class_weights: Weighting = Field(
+        "none",
+        description="in the cross-entropy a class counts by 1/its images: at all clients together (balanced), which "
+        "they tell before the first round, or at each client alone (own)",
+    )
     calibrate: float = Field(
         0.0, ge=0, description="gamma of the logits' calibration by each client's own class shares; 0: none"
     )
@@ -178,8 +199,8 @@ class Experiment(BaseModel):
     )
     augment: str = Field(
         "none",
-        description="random moves of training images (follows the data set: none, cifar10 crop-flip, "
-        "cifar100 crop-flip-rotate)",
+        description="random changes of training images, several joined by commas as flip,colour (follows the data "
+        "set: none, cifar10 crop-flip, cifar100 crop-flip-rotate)",
         examples=list(AUGMENTATIONS),
     )
     normalize: Literal["known", "measured"] = Field(
@@ -216,7 +237,8 @@ class Experiment(BaseModel):
     dtype: Literal["float32", "float64"] = Field("float32", description="arithmetic of training")
     precision: Literal["auto", "fp32", "tf32", "bf16"] = Field(
         "auto",
-        description="of products on a GPU: all bits of float32, tf32 or bf16 (auto: tf32; streamed lanes bf16)",
+        description="of products: all bits of float32, tf32 on a GPU, or bf16 (auto: fp32 on a CPU, tf32 on a GPU, "
+        "bf16 in its streamed lanes)",
     )
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     executor: Literal["auto", "serial", "stacked", "streamed"] = Field(
@@ -259,9 +281,13 @@ class Experiment(BaseModel):
         for name, allowed in CHOICES.items():
             if name in given:
                 _named(name, given[name], allowed)
+        if "augment" in given:
+            given["augment"] = _augment(given["augment"])
         source = source_of(str(given.get("data", "fashion-mini")))
         followed: Given = {"network": source.network, "lr": source.lr, "augment": source.augment, "fit": source.fit}
         followed |= _following(given) if own_images else {}
+        optimizer = given.get("optimizer", preset.get("optimizer", "sgd"))
+        followed |= OF_OPTIMIZER.get(optimizer, {}) if isinstance(optimizer, str) else {}
         merged = {**followed, **{k: v for k, v in preset.items() if k not in methods}, **given}
         merged.setdefault("data_seed", merged.get("seed", 0))
         merged.setdefault("model_seed", merged.get("seed", 0))
@@ -292,6 +318,7 @@ class Experiment(BaseModel):
             for name in ("merge", "server_step"):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{flag(name)} {getattr(self, name)}: {self.method} merges nothing; leave it out")
+        self._optimizer_fits()
         if self.lr_floor > self.lr:
             raise ValueError(f"--lr-floor {self.lr_floor}: expected at most --lr {self.lr}")
         if self.send_averaged and not self.average_weights:
@@ -318,6 +345,27 @@ class Experiment(BaseModel):
             raise ValueError("--partition file: needs --partition-file")
         return self
 
+    def _optimizer_fits(self) -> None:
+        """Refuse numbers of another optimizer, and what is defined for SGD alone."""
+        if self.optimizer == "sgd":
+            for name in ADAM:
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{flag(name)} {getattr(self, name)}: needs --optimizer adam or adamw")
+            return
+        if self.momentum:
+            raise ValueError(
+                f"--momentum {self.momentum}: has no effect with --optimizer {self.optimizer}, which has "
+                "--adam-beta1 in its place; leave it out"
+            )
+        merge = self.merge or self.method_type.merge
+        reasons = (
+            (f"--method {self.method}", self.method_type.needs_sgd(self.options)),
+            (f"--merge {merge}" if self.merge else f"--method {self.method}", NEEDS_SGD.get(merge)),
+        )
+        for what, reason in reasons:
+            if reason is not None:
+                raise ValueError(f"--optimizer {self.optimizer}: {what} needs sgd: {reason}")
+
     @property
     def own(self) -> Own:
         """What was given as objects."""
@@ -325,8 +373,9 @@ class Experiment(BaseModel):
 
     @property
     def method_type(self) -> type[Method]:
-        """The method's class, ours or one's own, with what is asked of it after the last round."""
-        plain = with_own(all_methods(self.plugin), self.own.methods)[self.method]
+        """The method's class, ours or one's own, with the weights of classes and what is asked after the last round."""
+        found = with_own(all_methods(self.plugin), self.own.methods)[self.method]
+        plain = with_class_weights(found, self.class_weights)  # type: ignore[arg-type]
         return with_ccvr(plain, self.ccvr, self.ccvr_samples)  # type: ignore[arg-type]  # classes are hashable
 
     def config(self) -> Given:
@@ -346,6 +395,16 @@ def _named(field: str, value: Any, allowed: Mapping[str, Any]) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{flag(field)} {value}: expected {_one_of(list(allowed))}{meant(value, allowed)}")
     return value
+
+
+def _augment(names: Any) -> str:
+    """Names of augmentations in one order, so that the same ones are the same experiment."""
+    asked = [name.strip() for name in names.split(",")] if isinstance(names, str) else [names]
+    for name in asked:
+        _named("augment", name, AUGMENTATIONS)
+    if "none" in asked and len(asked) > 1:
+        raise ValueError(f"--augment {names}: none is with nothing beside it; leave it out")
+    return ",".join(name for name in AUGMENTATIONS if name in asked)
 
 
 def _number(value: Any) -> float:

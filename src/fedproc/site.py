@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import torch
+
 from fedproc.errors import MethodError
 from fedproc.lanes.evaluate import HeldOut
 from fedproc.lanes.executor import Executor, LaneError
@@ -19,6 +21,8 @@ from fedproc.protocol.payload import Payload, Tensors
 from fedproc.protocol.postprocess import Postprocessor
 from fedproc.protocol.task import Kind, Reply, Task
 from fedproc.protocol.weights import Weights
+
+WITHOUT_LANES = frozenset({Kind.DESCRIBE, Kind.CLASS_COUNTS})
 
 
 class States(Protocol):
@@ -73,9 +77,15 @@ class Site:
         self.setting, self.data, self.held_out = setting, data, held_out
         self._states, self._fresh, self._postprocessors = states, fresh, postprocessors
 
-    def describe(self) -> Reply:
-        """How many samples there are."""
-        return Reply(Payload({}, {"samples": len(self.data)}) if self.data is not None else None, "no training data")
+    def describe(self, task: Task) -> Reply:
+        """How many samples there are, or of each class how many: what a site answers without lanes."""
+        if self.data is None:
+            return Reply(None, "no training data")
+        samples = {"samples": len(self.data)}
+        if task.kind is Kind.DESCRIBE:
+            return Reply(Payload({}, samples))
+        counts = Payload({"class_counts": self.data.class_counts.to(torch.int64)}, samples)
+        return Reply(postprocess.send(self._postprocessors, task, counts))
 
     def job(self, task: Task) -> Job:
         """What lanes need to do the task; a method's hooks are tried out before the first training."""
@@ -117,8 +127,8 @@ class Site:
 
     def do(self, task: Task, executor: Executor) -> Reply:
         """Do one task and answer it, for whoever has this site alone."""
-        if task.kind is Kind.DESCRIBE:
-            return self.describe()
+        if task.kind in WITHOUT_LANES:
+            return self.describe(task)
         found: list[Outcome] = []
         try:
             executor.execute([self.job(task)], lambda place, outcome: found.append(outcome))

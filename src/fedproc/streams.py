@@ -35,6 +35,10 @@ class Purpose(IntEnum):
     TEST_SPLIT = 11
     TEST_SHARES = 12
     CCVR = 13
+    FLIP_VERTICAL = 20
+    BRIGHTNESS = 21
+    CONTRAST = 22
+    SATURATION = 23
 
 
 def signed(word: int) -> int:

@@ -92,6 +92,24 @@ def test_images_become_squares_in_the_same_way_at_all_sites(place: Place) -> Non
     assert len(losses) == 2
 
 
+def test_optimizers_class_weights_and_augmentations_travel_with_the_run(place: Place) -> None:
+    given = {"optimizer": "adamw", "class_weights": "balanced", "augment": "flip,rotate,colour", "lr": 0.002}
+    given |= {"method": "fedavg", "rounds": 2}
+    (place.kit("a") / "policy.toml").write_text("diagnostics = false\n")  # counts are no diagnostics
+    outcome, _ = place.play(place.wire(), options={"alone": True}, **given)
+    assert outcome == "finished", place.said
+    everything = write_all(place.data, place.folder / "all.csv")
+    run(simulated(everything, **given), place.folder / "simulated")
+    here, there = (load_file(place.folder / name / "model.safetensors") for name in ("runs/run", "simulated"))
+    for name in set(here) - {"prototypes", "known"}:  # which are diagnostics
+        assert torch.equal(here[name], there[name]), name
+    solo = {"method": "solo", "solo": {"epochs": 4, "start": "same"}}
+    run(simulated(everything, **{**given, **solo}), place.folder / "solo")
+    assert sites_of(place.folder / "runs/run-alone-2") == sites_of(place.folder / "solo")
+    (told,) = (line for line in place.audit("a") if line["what"] == "class counts")
+    assert set(told["tensors"]) == {"class_counts"}
+
+
 @pytest.mark.parametrize("method", ["fedper", "fedproto"])
 def test_parts_of_a_model_stay_at_home(place: Place, method: str) -> None:
     given = {"method": method, "fedproto": {"models": "personal"}} if method == "fedproto" else {"method": method}
@@ -438,6 +456,8 @@ def test_a_site_gives_what_the_run_needs_and_no_more(place: Place) -> None:
     assert b"asked about round 51 of 1" in late.head
     means = honest(codec.encode_task(replace(train, kind=Kind.CLASS_MEANS, means="clean", phases=())))
     assert b"asked for class means, which fedavg does not need" in means.head
+    counts = honest(codec.encode_task(replace(train, kind=Kind.CLASS_COUNTS, phases=())))
+    assert b"asked for class counts, which the run does not need" in counts.head
 
 
 def test_the_policy_of_a_site_is_its_own(place: Place) -> None:

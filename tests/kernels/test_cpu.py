@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedproc import streams
-from fedproc.data.augment import AUGMENTATIONS, PAD, Normalisation
+from fedproc.data.augment import AUGMENTATIONS, FACTORS, PAD, Normalisation, augmentation
 from fedproc.kernels import cpu
 
 without = cpu.missing()
@@ -48,17 +48,18 @@ def test_nan_is_not_hidden_by_pooling() -> None:
     assert torch.equal(y.isnan(), F.max_pool2d(F.conv2d(x, torch.ones(2, 1, 3, 3)), 2).isnan())
 
 
-@pytest.mark.parametrize("augment", AUGMENTATIONS)
+@pytest.mark.parametrize("augment", [*AUGMENTATIONS, "crop-flip-rotate,flip-vertical,colour"])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_batch_takes_the_very_pixels(augment: str, channels: int) -> None:
     rng = torch.Generator().manual_seed(1)
     bank = torch.randint(0, 256, (9, channels, 20, 18), dtype=torch.uint8, generator=rng)
     index = torch.randint(0, 9, (50,), generator=rng)
-    moves, levels = AUGMENTATIONS[augment], Normalisation((0.4, 0.5, 0.6)[:channels], (0.2, 0.3, 0.25)[:channels])
+    moves, levels = augmentation(augment), Normalisation((0.4, 0.5, 0.6)[:channels], (0.2, 0.3, 0.25)[:channels])
     here = torch.device("cpu")
-    most = {"row": 9, "column": 9, "flip": 2, "angle": 3001}
+    most = {"row": 9, "column": 9, "flip": 2, "flip_vertical": 2, "angle": 3001}
     draws = {
-        name: torch.randint(0, most[name], (50,), generator=rng).to(torch.int16) for name in moves.draw_nothing(here)
+        name: torch.randint(0, most.get(name, FACTORS), (50,), generator=rng).to(torch.int16)
+        for name in moves.draw_nothing(here)
     }
     numbers = levels.levels(torch.float32, here)
     found = cpu.take_batch(bank, index, draws, moves.turns(here), numbers, moves.pad, PAD)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedproc import kernels, prototypes, streams
-from fedproc.data.augment import AUGMENTATIONS, PAD, Normalisation
-from fedproc.lanes.local import sgd_ as plain_sgd_
+from fedproc.data.augment import AUGMENTATIONS, FACTORS, PAD, Normalisation, augmentation
+from fedproc.optimizers import Optimizer
+from fedproc.optimizers import adam_ as plain_adam_
+from fedproc.optimizers import sgd_ as plain_sgd_
 
 pytest.importorskip("triton", reason="Triton is not installed")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -213,20 +216,21 @@ def test_contrast_of_nothing_is_nothing() -> None:
     assert not nobody.any()
 
 
-@pytest.mark.parametrize("augment", AUGMENTATIONS)
-def test_batch(augment: str) -> None:
+@pytest.mark.parametrize("augment", [*AUGMENTATIONS, "crop-flip-rotate,flip-vertical,colour"])
+@pytest.mark.parametrize("channels", [3, 1])
+def test_batch(augment: str, channels: int) -> None:
     """The very pixels that the plain augmentation takes, of the step the cursor is at."""
     from fedproc.kernels.batch import batch
 
-    steps, count, channels, side = 2, 6, 3, 20
+    steps, count, side = 2, 6, 20
     rng = torch.Generator().manual_seed(1)
     bank = torch.randint(0, 256, (9, channels, side, side), dtype=torch.uint8, generator=rng).to(DEVICE)
     labels = torch.randint(0, 5, (9,), generator=rng).to(DEVICE)
-    moves, levels = AUGMENTATIONS[augment], Normalisation((0.4, 0.5, 0.6), (0.2, 0.3, 0.25))
+    moves, levels = augmentation(augment), Normalisation((0.4, 0.5, 0.6)[:channels], (0.2, 0.3, 0.25)[:channels])
     index = torch.randint(0, 9, (steps, 2, count // 2), generator=rng).to(DEVICE)
-    most = {"row": 9, "column": 9, "flip": 2, "angle": 3001}
+    most = {"row": 9, "column": 9, "flip": 2, "flip_vertical": 2, "angle": 3001}
     draws = {
-        name: torch.randint(0, most[name], index.shape, generator=rng).to(torch.int16).to(DEVICE)
+        name: torch.randint(0, most.get(name, FACTORS), index.shape, generator=rng).to(torch.int16).to(DEVICE)
         for name in moves.draw_nothing(torch.device(DEVICE))
     }
     device = torch.device(DEVICE)
@@ -256,6 +260,47 @@ def test_update_moves_only_active_lanes() -> None:
     close(wide[:, :1500], expected[0])
     close(velocity, expected[2])
     assert torch.equal(wide[1, :1500], params[1]) and torch.equal(wide[:, 1500:], rest)
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_adam_moves_only_active_lanes(name: Literal["adam", "adamw"]) -> None:
+    """Three steps beside the plain expression in float64; parameters and means are parts of longer vectors."""
+    from fedproc.kernels.update import adam_
+
+    numbers = Optimizer(name, weight_decay=0.1)
+    wide, means, squares = (normals(3, 2000, seed=seed) for seed in (0, 1, 2))
+    squares.abs_()
+    start, lr = wide.clone(), torch.tensor([0.1, 0.2, 0.3], device=DEVICE)
+    here = slice(0, 1500)
+    expected, state = (
+        wide[:, here].double(),
+        {"velocity": means[:, here].double(), "squares": squares[:, here].double()},
+    )
+    state["updates"] = torch.tensor([0, 5, 2], device=DEVICE)
+    active = torch.tensor([True, False, True], device=DEVICE)
+    for step in range(3):
+        gradient = normals(3, 1500, seed=3 + step)
+        plain_adam_(expected, gradient.double(), state, lr.double(), numbers, active)
+        counted = state["updates"].double()
+        size, root = (lr / (1 - 0.9**counted)).float(), (1 - 0.999**counted).sqrt().float()
+        constants = (0.9, 0.999, 1e-8, 0.1)
+        adam_(
+            wide[:, here],
+            gradient,
+            means[:, here],
+            squares[:, here],
+            lr,
+            size,
+            root,
+            active,
+            constants,
+            name == "adamw",
+        )
+    close(wide[:, here], expected)
+    close(means[:, here], state["velocity"])
+    close(squares[:, here], state["squares"])
+    assert torch.equal(wide[1], start[1]) and torch.equal(wide[:, 1500:], start[:, 1500:])
+    assert state["updates"].tolist() == [3, 5, 5]
 
 
 @pytest.mark.parametrize("added", [False, True])

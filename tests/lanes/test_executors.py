@@ -10,7 +10,8 @@ from conftest import ToyLibrary, Train, toy_experiment, toy_images, toy_session
 from torch import Tensor
 
 from fedproc import InputError
-from fedproc.lanes import Job, choose, using_precision
+from fedproc.kernels import cpu
+from fedproc.lanes import Job, choose, resolve_precision, using_precision
 from fedproc.lanes.captured import CapturedLanes
 from fedproc.lanes.executor import Done
 from fedproc.lanes.stacked import StackedExecutor
@@ -233,6 +234,107 @@ def test_augmented_colour_images_agree(train: Train) -> None:
     assert distance(serial, train(images, "serial", 1, augment="none", dtype="float64")) > 1e-3
 
 
+EVERY = "crop-flip-rotate,flip-vertical,colour"
+OPTIMIZERS = {
+    "adam": {"optimizer": "adam", "weight_decay": 0.01},
+    "adamw": {"optimizer": "adamw"},
+    "weighted": {"class_weights": "balanced", "smallest_class": 8},  # what is not told makes the totals differ
+    "weighted by own counts": {"class_weights": "own"},
+}
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_all_augmentations_agree(train: Train, channels: int) -> None:
+    images = toy_images(channels=channels, side=20)
+    serial = train(images, "serial", 1, augment=EVERY, dtype="float64")
+    for executor in ("stacked", "streamed"):
+        assert distance(serial, train(images, executor, 4, augment=EVERY, dtype="float64")) < 1e-9
+    without = EVERY.removesuffix(",colour")
+    assert distance(serial, train(images, "serial", 1, augment=without, dtype="float64")) > 1e-5
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("how", OPTIMIZERS)
+@pytest.mark.parametrize("method", ["fedavg", "fedproc"])
+def test_optimizers_and_class_weights_agree(train: Train, method: str, how: str, network: str) -> None:
+    given = {"network": NETWORKS[network], "method": method, "dtype": "float64", "lr": 0.002, **OPTIMIZERS[how]}
+    agree(train, 1e-9, **given)
+    images = toy_images(absent=2)
+    if network == "simple-cnn":
+        serial = train(images, "serial", 1, **given)
+        assert distance(serial, train(images, "streamed", 2, **given)) < 1e-9
+        plain = {**given, "optimizer": "sgd", "momentum": 0.9, "class_weights": "none"}
+        assert distance(serial, train(images, "serial", 1, **plain)) > 1e-6
+
+
+ADAM_ALLOWED = [name for name in RIVALS if name not in {"scaffold", "fednova", "feddc", "scaffold+fedproc"}]
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(m, marks=[] if m in ("fedrep", "fedsam") else pytest.mark.slow) for m in ADAM_ALLOWED]
+)
+def test_every_method_that_allows_it_agrees_with_adam_and_class_weights(train: Train, method: str) -> None:
+    given = {"method": method, "optimizer": "adam", "dtype": "float64", "lr": 0.002, **OPTIMIZERS["weighted"]}
+    images = toy_images(absent=2)
+    serial = train(images, "serial", 1, **given)
+    for executor in ("stacked", "streamed"):
+        assert distance(serial, train(images, executor, 3, **given)) < 1e-9
+
+
+def test_methods_share_lanes_with_adam() -> None:
+    methods = ["fedavg", "fedprox", "moon", "fedproc", "two-stage"]
+    given = {"dtype": "float64", "lr": 0.002, "optimizer": "adamw", **OPTIMIZERS["weighted"]}
+    alone = side_by_side("serial", 1, methods, **given)
+    for one, other in zip(alone, side_by_side("stacked", 7, methods, **given), strict=True):
+        assert distance(one, other) < 1e-9
+
+
+def test_solo_carries_adam_over_the_rounds(train: Train) -> None:
+    """Three rounds of an epoch are one of three: all that Adam keeps goes on, its count of updates too."""
+    given = {"method": "solo", "solo": {"epochs": 3}, "optimizer": "adam", "dtype": "float64", "lr": 0.01}
+    images = toy_images(absent=2)
+    ends = [train(images, "serial", 1, epochs=1, **given), train(images, "stacked", 3, epochs=1, **given)]
+    for client in range(5):
+        states = [session.states.get(client) for session in ends]
+        for name in ("params", "velocity", "squares"):
+            one, other = (state[name] for state in states if state is not None)
+            assert (one - other).norm() <= 1e-9 * one.norm()
+        updates = {int(state["updates"]) for state in states if state is not None}
+        assert updates == {3 * max(1, len(ends[0].clients[client]) // 16)}
+
+
+def test_the_same_seed_gives_the_same_bits_with_everything_on(train: Train) -> None:
+    given = {"optimizer": "adamw", "class_weights": "balanced", "augment": EVERY}
+    for executor, lanes in (("serial", 2), ("stacked", 3)):
+        one, two = (train(executor=executor, lanes=lanes, **given) for _ in range(2))
+        assert torch.equal(one.state.weights.params, two.state.weights.params)
+        assert not torch.equal(one.state.weights.params, train(executor=executor, lanes=lanes, seed=1, **given)
+                               .state.weights.params)  # fmt: skip
+
+
+@pytest.mark.skipif(cpu.without_bf16() is not None, reason="the processor has no bf16")
+@pytest.mark.parametrize("network", ["simple-cnn", "resnet18"])
+def test_bf16_on_a_cpu_learns_what_float32_learns(train: Train, network: str) -> None:
+    given = {"network": network, "width": 8, "lr": 0.01, "rounds": 2, "normalize_z": True, "method": "fedavg"}
+    ends = {}
+    for precision in ("fp32", "bf16"):
+        with using_precision(precision):
+            ends[precision] = train(toy_images(), "serial", 1, **given).state.weights.params
+    assert 0 < float((ends["bf16"] - ends["fp32"]).norm() / ends["fp32"].norm()) < 0.1
+
+
+def test_bf16_on_a_cpu_is_refused_where_it_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = torch.device("cpu")
+    with pytest.raises(InputError, match="precision bf16: on a CPU it is for serial lanes, not stacked ones"):
+        resolve_precision("bf16", here, "stacked")
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"avx512_bf16": False, "avx2": True})
+    with pytest.raises(InputError, match="precision bf16: would be slower than fp32 here: the processor has no bf16"):
+        resolve_precision("bf16", here, "serial")
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"avx512_bf16": True})
+    assert resolve_precision("bf16", here, "serial") == "bf16"
+    assert resolve_precision("auto", here, "serial") == "fp32"
+
+
 def test_serial_does_not_depend_on_the_number_of_lanes(train: Train) -> None:
     one, two = (train(executor="serial", lanes=lanes, rounds=2) for lanes in (1, 2))
     assert torch.equal(one.state.weights.params, two.state.weights.params)
@@ -287,6 +389,46 @@ def test_executors_agree_on_a_gpu(train: Train, network: str, method: str, dtype
     agree(train, tolerance, device="cuda", **given)
     images = toy_images(absent=2)
     assert distance(train(images, device="cpu", **given), train(images, device="cuda", **given)) < tolerance
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("how", OPTIMIZERS)
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-3)])
+def test_optimizers_and_class_weights_agree_on_a_gpu(
+    train: Train, network: str, how: str, dtype: str, tolerance: float
+) -> None:
+    """Adam divides small gradients by their size, rounding and all: in float32 it is less close than SGD."""
+    given = {"network": NETWORKS[network], "method": "fedproc", "dtype": dtype, "lr": 0.002, **OPTIMIZERS[how]}
+    images = toy_images(absent=2)
+    serial = train(images, device="cpu", **given)
+    executors = [("serial", 1), ("stacked", 4), *([("streamed", 2)] if network == "simple-cnn" else [])]
+    for executor, lanes in executors:
+        assert distance(serial, train(images, executor, lanes, device="cuda", **given)) < tolerance
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-5)])
+def test_all_augmentations_agree_on_a_gpu(train: Train, channels: int, dtype: str, tolerance: float) -> None:
+    images = toy_images(channels=channels, side=20)
+    given = {"augment": EVERY, "dtype": dtype, "lr": 0.01}
+    serial = train(images, device="cpu", **given)
+    for executor, lanes in (("serial", 1), ("stacked", 4), ("streamed", 4)):
+        assert distance(serial, train(images, executor, lanes, device="cuda", **given)) < tolerance
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_solo_carries_adam_on_a_gpu(train: Train) -> None:
+    given = {"method": "solo", "solo": {"epochs": 3}, "optimizer": "adam", "dtype": "float64", "lr": 0.01, "epochs": 1}
+    one, other = (train(toy_images(), "stacked", 3, device=device, **given) for device in ("cpu", "cuda"))
+    for client in range(5):
+        here, there = one.states.get(client), other.states.get(client)
+        assert here is not None and there is not None and int(here["updates"]) == int(there["updates"])
+        assert (here["params"] - there["params"].cpu()).norm() <= 1e-9 * here["params"].norm()
 
 
 @pytest.mark.gpu

@@ -21,6 +21,8 @@ from fedproc.methods.checked_server import CheckedServer
 from fedproc.methods.merges import MERGES
 from fedproc.methods.method import Batch, ClientProblem, Local, Method, ServerProblem, TensorInfo, Term
 from fedproc.methods.server_steps import SERVER_STEPS
+from fedproc.optimizers import Optimizer
+from fedproc.optimizers import first_state as first_optimizer
 from fedproc.protocol.payload import Payload
 from fedproc.protocol.plan import Plan, State, first_state
 from fedproc.protocol.rounds import played
@@ -172,8 +174,7 @@ class World:
         setting = SimpleNamespace(
             method=self._half,
             layout=SimpleNamespace(span=lambda prefix: CLASSIFIER),
-            momentum=self.momentum,
-            weight_decay=0.0,
+            optimizer=Optimizer(momentum=self.momentum),
         )
 
         def steps(phase: Phase) -> int:
@@ -184,12 +185,12 @@ class World:
         for phase in task.phases:
             start = self._half.start(sent, state, phase.name)
             net = Net(start)
-            velocity = self._half.start_velocity(state, phase.name, start.params)
+            carried = self._half.start_optimizer(state, phase.name, start.params)
             shares = torch.tensor([1.0, 0.5] if client.label == 0 else [0.5, 1.0], dtype=torch.float64)
             local = Local(
                 start=start,
                 weights=net.weights,
-                velocity=torch.zeros_like(start.params) if velocity is None else velocity.clone(),
+                optimizer=first_optimizer("sgd", start.params) if carried is None else carried,
                 sent=task.payload.tensors,
                 settings={name: torch.tensor(value, dtype=torch.float64) for name, value in task.settings.items()},
                 state=state,

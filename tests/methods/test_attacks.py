@@ -124,8 +124,8 @@ WRONG: list[tuple[str, str, str, str]] = [
     ),
     (
         "state-in-place",
-        STATE + hook("start_velocity", "self, state, phase", "None", "state['a'].add_(1)"),
-        "start_velocity",
+        STATE + hook("start_optimizer", "self, state, phase", "None", "state['a'].add_(1)"),
+        "start_optimizer",
         "in place",
     ),
     (

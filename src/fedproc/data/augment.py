@@ -1,6 +1,7 @@
-"""From an image's bytes to the network's input: crop, flip, rotation, normalisation.
+"""From an image's bytes to the network's input: crop, flips, rotation, colours, normalisation.
 
-All three moves are one map of pixel positions in integer arithmetic, so CPU and GPU take the same pixel.
+All moves are one map of pixel positions, and colours are changed byte by byte, in integer arithmetic: CPU and GPU give
+the same bytes.
 Shapes: N images (lanes and batch flattened), C channels, H x W pixels.
 """
 
@@ -22,20 +23,31 @@ PAD = 4
 MOST_DEGREES = 15
 ANGLES = 3001  # hundredths of a degree from -15 to 15
 ONE = 1 << 16  # fixed point of sine and cosine
+LEAST, FACTORS = 80, 41  # brightness, contrast and saturation are multiplied by 80 to 120 hundredths
+MIDDLE = 128  # the grey that contrast leaves as it is
 
 Draws = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random moves of a training image; `pad` None means no crop."""
+    """Random changes of a training image; `pad` None means no crop."""
 
     pad: Literal["reflect", "zero"] | None = None
     flip: bool = False
     rotate: bool = False
+    flip_vertical: bool = False
+    colour: bool = False
+
+    def __or__(self, other: Augmentation) -> Augmentation:
+        """The changes of both; where one crops with zeros beyond the edge, both do."""
+        pads = {self.pad, other.pad} - {None}
+        pad: Literal["reflect", "zero"] | None = "zero" if "zero" in pads else "reflect" if pads else None
+        flags = (getattr(self, name) or getattr(other, name) for name in ("flip", "rotate", "flip_vertical", "colour"))
+        return Augmentation(pad, *flags)
 
     def draw(self, key: Callable[[Purpose], int], epochs: Tensor, positions: Tensor) -> Draws:
-        """The moves (S, B) of each sample, from its epoch (S,) and position (S, B) in the client's list."""
+        """The changes (S, B) of each sample, from its epoch (S,) and position (S, B) in the client's list."""
 
         def integers(purpose: Purpose, below: int) -> Tensor:
             return streams.draws(key(purpose), epochs, positions, below)
@@ -48,6 +60,11 @@ class Augmentation:
             draws["flip"] = integers(Purpose.FLIP, 2)
         if self.rotate:
             draws["angle"] = integers(Purpose.ROTATION, ANGLES)
+        if self.flip_vertical:
+            draws["flip_vertical"] = integers(Purpose.FLIP_VERTICAL, 2)
+        if self.colour:
+            for name, purpose in COLOURS.items():
+                draws[name] = integers(purpose, FACTORS)
         return draws
 
     def draw_nothing(self, device: torch.device) -> Draws:
@@ -60,7 +77,7 @@ class Augmentation:
         return _turns(device) if self.rotate else None
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
-        """The moved images (N, C, H, W) for draws (N,)."""
+        """The changed images (N, C, H, W) for draws (N,)."""
         if not draws:
             return images
         count, channels, height, width = images.shape
@@ -73,6 +90,8 @@ class Augmentation:
         if "flip" in draws:
             mirrored = draws["flip"].view(-1, 1, 1).bool()
             columns = torch.where(mirrored, width - 1 - columns, columns)
+        if "flip_vertical" in draws:
+            rows = torch.where(draws["flip_vertical"].view(-1, 1, 1).bool(), height - 1 - rows, rows)
         if "row" in draws:
             rows = rows + draws["row"].long().view(-1, 1, 1) - PAD
             columns = columns + draws["column"].long().view(-1, 1, 1) - PAD
@@ -84,6 +103,8 @@ class Augmentation:
         place = rows.clamp(0, height - 1) * width + columns.clamp(0, width - 1)
         place = place.expand(count, height, width).reshape(count, 1, -1).expand(count, channels, -1)
         moved = images.reshape(count, channels, -1).gather(2, place).view_as(images)
+        if "brightness" in draws:
+            moved = _coloured(moved, draws)
         return moved if inside is None else moved * inside.expand(count, height, width).unsqueeze(1)
 
 
@@ -94,6 +115,25 @@ def _within(place: Tensor, size: int) -> Tensor:
 def _reflected(place: Tensor, size: int) -> Tensor:
     place = place.abs()
     return torch.where(place >= size, 2 * (size - 1) - place, place)
+
+
+def _coloured(images: Tensor, draws: Draws) -> Tensor:
+    """Bytes multiplied by the brightness, spread about the middle by the contrast, and in images of three channels
+    about their grey by the saturation; rounded, and kept within 0 to 255, each time.
+    """
+    brightness, contrast, saturation = (LEAST + draws[name].int().view(-1, 1, 1, 1) for name in COLOURS)
+    values = (images.int() * brightness + 50).div(100, rounding_mode="floor").clamp(max=255)
+    values = _spread(values, MIDDLE, contrast)
+    if images.shape[1] == 3:
+        grey = (77 * values[:, :1] + 150 * values[:, 1:2] + 29 * values[:, 2:] + 128) >> 8
+        values = _spread(values, grey, saturation)
+    return values.to(images.dtype)
+
+
+def _spread(values: Tensor, about: Tensor | int, factor: Tensor) -> Tensor:
+    """About a grey, by a factor in hundredths."""
+    hundredths = (100 * about + (values - about) * factor + 50).clamp(min=0)
+    return hundredths.div(100, rounding_mode="floor").clamp(max=255)
 
 
 @lru_cache(maxsize=8)
@@ -116,11 +156,25 @@ def _rotated(rows: Tensor, columns: Tensor, height: int, width: int, angle: Tens
     return source_down, source_right
 
 
+COLOURS = {"brightness": Purpose.BRIGHTNESS, "contrast": Purpose.CONTRAST, "saturation": Purpose.SATURATION}
 AUGMENTATIONS: dict[str, Augmentation] = {
     "none": Augmentation(),
     "crop-flip": Augmentation(pad="reflect", flip=True),
     "crop-flip-rotate": Augmentation(pad="zero", flip=True, rotate=True),
+    "crop": Augmentation(pad="reflect"),
+    "flip": Augmentation(flip=True),
+    "flip-vertical": Augmentation(flip_vertical=True),
+    "rotate": Augmentation(rotate=True),
+    "colour": Augmentation(colour=True),
 }
+
+
+def augmentation(names: str) -> Augmentation:
+    """One by name, or several whose names are joined by commas."""
+    found = Augmentation()
+    for name in names.split(","):
+        found |= AUGMENTATIONS[name]
+    return found
 
 
 @dataclass(frozen=True)

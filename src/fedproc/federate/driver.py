@@ -536,5 +536,5 @@ def _clock(exchange: Exchange, wall: float) -> None:
     if busy:
         exchange.share_clock(wall / busy)
     else:
-        names = {Kind.TRAIN: "train", Kind.CLASS_MEANS: "prototypes", Kind.EVALUATE: "evaluation"}
-        exchange.seconds = {names[exchange.kind]: wall}
+        names = {Kind.TRAIN: "train", Kind.EVALUATE: "evaluation"}
+        exchange.seconds = {names.get(exchange.kind, "prototypes"): wall}

@@ -54,6 +54,7 @@ from fedproc.protocol.weights import Weights
 from fedproc.site import Site
 
 MOST_RUNS = 4  # that are held at once
+ASKED_APART = frozenset({Kind.CLASS_MEANS, Kind.CLASS_COUNTS})  # from training and evaluation
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class OneRun:
 
     def needs_means(self, task: Task) -> bool:
         """Whether the method itself wants class means with this task, and not only its accuracy's measurement."""
-        return task.kind is Kind.CLASS_MEANS or self.server.class_means(task.round) is not None
+        return task.kind in ASKED_APART or self.server.class_means(task.round) is not None
 
     def expect_due(self, task: Task) -> None:
         """Refuse what the run does not need, whatever a server asks for."""
@@ -78,8 +79,10 @@ class OneRun:
         if task.kind is Kind.TRAIN and task.epochs > epochs * 4:
             raise Refused(f"asked for {task.epochs} epochs in a round of {epochs}")
         asks = (*self.server.opening(), *self.server.passes(min(task.round, rounds - 1)), *self.server.closing())
-        if task.kind is Kind.CLASS_MEANS and not asks:
+        if task.kind is Kind.CLASS_MEANS and all(each.counts_only for each in asks):
             raise Refused(f"asked for class means, which {self.experiment.method} does not need")
+        if task.kind is Kind.CLASS_COUNTS and not any(each.counts_only for each in asks):
+            raise Refused("asked for class counts, which the run does not need")
 
 
 class Trainer:
@@ -287,7 +290,7 @@ class Trainer:
 
     def _expect_state(self, run: OneRun, task: Task) -> None:
         """A state that the server counts on must be there: without it a method would go on wrongly, and silently."""
-        if task.kind is Kind.CLASS_MEANS or task.last_accepted < 0 or run.states.latest(task.client) is not None:
+        if task.kind in ASKED_APART or task.last_accepted < 0 or run.states.latest(task.client) is not None:
             return
         sent = Weights.of(task.payload.tensors)
         first = run.site.setting.method.first_state(

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 PRECISIONS = ("fp32", "tf32", "bf16")
+DRAWN = ("row", "column", "flip", "angle", "flip_vertical", "brightness", "contrast", "saturation")  # of a batch
 
 _precision = "fp32"
 

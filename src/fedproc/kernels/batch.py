@@ -12,14 +12,27 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedproc.kernels import ceil_div, power_of_two
+from fedproc.kernels import DRAWN, ceil_div, power_of_two
+
+
+@triton.jit
+def _spread(values, about, factor):
+    return tl.minimum(tl.maximum(100 * about + (values - about) * factor + 50, 0) // 100, 255)
+
+
+@triton.jit
+def _lit(values, bright, strong):
+    """Bytes with another brightness and contrast (data/augment.py says how)."""
+    return _spread(tl.minimum((values.to(tl.int32) * bright + 50) // 100, 255), 128, strong)
 
 
 @triton.jit(do_not_specialize=["N"])
 def _batch(
-    bank, bank_labels, cursor, index, row, column, flip, angle, cosines, sines, middle, scale, out, labels, N,
+    bank, bank_labels, cursor, index, row, column, flip, angle, vertical, brightness, contrast, saturation,
+    cosines, sines, middle, scale, out, labels, N,
     C: tl.constexpr, H: tl.constexpr, W: tl.constexpr, PAD: tl.constexpr,
-    CROP: tl.constexpr, REFLECT: tl.constexpr, FLIP: tl.constexpr, TURN: tl.constexpr, BLOCK: tl.constexpr,
+    CROP: tl.constexpr, REFLECT: tl.constexpr, FLIP: tl.constexpr, TURN: tl.constexpr,
+    VERTICAL: tl.constexpr, COLOUR: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     image = tl.program_id(0)
     here = tl.load(cursor) * N + image
@@ -43,6 +56,8 @@ def _batch(
         there = there & (y >= 0) & (y < H) & (x >= 0) & (x < W)
     if FLIP:
         x = tl.where(tl.load(flip + here) != 0, W - 1 - x, x)
+    if VERTICAL:
+        y = tl.where(tl.load(vertical + here) != 0, H - 1 - y, y)
     if CROP:
         y += tl.load(row + here).to(tl.int32) - PAD
         x += tl.load(column + here).to(tl.int32) - PAD
@@ -55,8 +70,20 @@ def _batch(
             there = there & (y >= 0) & (y < H) & (x >= 0) & (x < W)
     y = tl.minimum(tl.maximum(y, 0), H - 1)
     x = tl.minimum(tl.maximum(x, 0), W - 1)
-    pixels = tl.load(bank + source.to(tl.int64) * (C * H * W) + c * (H * W) + y * W + x, there, 0).to(tl.float32)
-    values = (pixels - tl.load(middle + c, inside, 0.0)) * tl.load(scale + c, inside, 0.0)
+    place = bank + source.to(tl.int64) * (C * H * W) + y * W + x
+    pixels = tl.load(place + c * (H * W), there, 0)
+    if COLOUR:
+        bright = 80 + tl.load(brightness + here).to(tl.int32)
+        strong = 80 + tl.load(contrast + here).to(tl.int32)
+        pixels = _lit(pixels, bright, strong)
+        if C == 3:
+            red = _lit(tl.load(place, there, 0), bright, strong)
+            green = _lit(tl.load(place + H * W, there, 0), bright, strong)
+            blue = _lit(tl.load(place + 2 * H * W, there, 0), bright, strong)
+            grey = (77 * red + 150 * green + 29 * blue + 128) >> 8
+            pixels = _spread(pixels, grey, 80 + tl.load(saturation + here).to(tl.int32))
+        pixels = tl.where(there, pixels, 0)
+    values = (pixels.to(tl.float32) - tl.load(middle + c, inside, 0.0)) * tl.load(scale + c, inside, 0.0)
     tl.store(out + image.to(tl.int64) * (C * H * W) + i, values, inside)
 
 
@@ -84,9 +111,9 @@ def batch(
     cosines, sines = turns if turns is not None else (unused, unused)
     _batch[(count, ceil_div(pixels, block))](
         images, labels, cursor, index,
-        draws.get("row", unused), draws.get("column", unused), draws.get("flip", unused), draws.get("angle", unused),
-        cosines, sines, *levels, out, found, count,
+        *(draws.get(name, unused) for name in DRAWN), cosines, sines, *levels, out, found, count,
         C=channels, H=height, W=wide, PAD=width, CROP="row" in draws, REFLECT=pad == "reflect",
-        FLIP="flip" in draws, TURN="angle" in draws, BLOCK=block, num_warps=4,
+        FLIP="flip" in draws, TURN="angle" in draws, VERTICAL="flip_vertical" in draws, COLOUR="brightness" in draws,
+        BLOCK=block, num_warps=4,
     )  # fmt: skip
     return out, found

@@ -215,16 +215,39 @@ static int reflected(int place, int size)
     return place >= size ? 2 * (size - 1) - place : place;
 }
 
-/* Images taken from the bank by index, turned, flipped and cropped as drawn (null: not), and normalised.
+static int spread(int value, int about, int factor)
+{
+    const int hundredths = 100 * about + (value - about) * factor + 50;
+    const int rounded = (hundredths < 0 ? 0 : hundredths) / 100;
+    return rounded > 255 ? 255 : rounded;
+}
+
+/* The bytes of one pixel, C of them `apart`, with factors of 80 hundredths and more (data/augment.py says how). */
+static void colour(unsigned char *pixel, int C, int apart, int brightness, int contrast, int saturation)
+{
+    for (int c = 0; c < C; c++) {
+        const int bright = (pixel[c * apart] * (80 + brightness) + 50) / 100;
+        pixel[c * apart] = (unsigned char)spread(bright > 255 ? 255 : bright, 128, 80 + contrast);
+    }
+    if (C != 3)
+        return;
+    const int grey = (77 * pixel[0] + 150 * pixel[apart] + 29 * pixel[2 * apart] + 128) >> 8;
+    for (int c = 0; c < 3; c++)
+        pixel[c * apart] = (unsigned char)spread(pixel[c * apart], grey, 80 + saturation);
+}
+
+/* Images taken from the bank by index, turned, flipped, cropped and coloured as drawn (null: not), and normalised.
  * `reflect` is what lies beyond an image's edge: its mirror image, or 0. Angles are in fixed point of 16 bits.
  */
 int take_batch(const unsigned char *bank, const long *index, const short *row, const short *column, const short *flip,
-               const short *angle, const long *cosines, const long *sines, const float *middle, const float *scale,
+               const short *angle, const short *vertical, const short *brightness, const short *contrast,
+               const short *saturation, const long *cosines, const long *sines, const float *middle, const float *scale,
                float *out, int B, int C, int H, int W, int pad, int reflect)
 {
     float *levels = malloc(sizeof(float) * (size_t)(C * 256));
     int *from = malloc(sizeof(int) * (size_t)(H * W));
-    const int failed = !levels || !from;
+    unsigned char *coloured = brightness ? malloc((size_t)(C * H * W)) : NULL;
+    const int failed = !levels || !from || (brightness && !coloured);
     for (int i = 0; i < C * 256 && !failed; i++)
         levels[i] = ((float)(i % 256) - middle[i / 256]) * scale[i / 256];
     for (int b = 0; b < B && !failed; b++) {
@@ -237,21 +260,28 @@ int take_batch(const unsigned char *bank, const long *index, const short *row, c
                 x = (int)((sine * v + cosine * h + 65536L * (W - 1) + 65536) >> 17);
                 inside = y >= 0 && y < H && x >= 0 && x < W;
             }
-            y += down, x = (mirrored ? W - 1 - x : x) + right;
+            y = (vertical && vertical[b] ? H - 1 - y : y) + down, x = (mirrored ? W - 1 - x : x) + right;
             if (row && reflect)
                 y = reflected(y, H), x = reflected(x, W);
             inside = inside && y >= 0 && y < H && x >= 0 && x < W;
             from[i] = inside ? y * W + x : -1;
         }
+        const unsigned char *image = bank + index[b] * C * H * W;
+        if (brightness) {
+            memcpy(coloured, image, (size_t)(C * H * W));
+            for (int i = 0; i < H * W; i++)
+                colour(coloured + i, C, H * W, brightness[b], contrast[b], saturation[b]);
+            image = coloured;
+        }
         for (int c = 0; c < C; c++) {
-            const unsigned char *plane = bank + (index[b] * C + c) * H * W;
+            const unsigned char *plane = image + c * H * W;
             const float *level = levels + c * 256;
             float *to = out + ((long)b * C + c) * H * W;
             for (int i = 0; i < H * W; i++)
                 to[i] = level[from[i] < 0 ? 0 : plane[from[i]]];
         }
     }
-    free(levels), free(from);
+    free(levels), free(from), free(coloured);
     return failed;
 }
 

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from fedproc.cache import cache_folder
+from fedproc.kernels import DRAWN
 
 SOURCE = Path(__file__).with_name("cpu.c")
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
@@ -78,6 +79,14 @@ def _processor() -> str:
 def missing() -> str | None:
     """Why torch does the work, or None."""
     return _library()[1]
+
+
+def without_bf16() -> str | None:
+    """Why products in bf16 are no faster here than in float32, or None. Without instructions of its own for them, a
+    processor multiplies bf16 as float32 after a detour.
+    """
+    able: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    return None if any(has is True and "bf16" in name for name, has in able.items()) else "the processor has no bf16"
 
 
 @contextmanager
@@ -155,7 +164,7 @@ def take_batch(
 ) -> Tensor:
     """Images (B, C, H, W) of float32, by index (B,) into the bank of bytes, moved as drawn (B,) and normalised."""
     out = torch.empty(len(index), *images.shape[1:])
-    moves = [None if name not in draws else draws[name].contiguous() for name in ("row", "column", "flip", "angle")]
+    moves = [None if name not in draws else draws[name].contiguous() for name in DRAWN]
     tables = turns if turns is not None else (None, None)
     reflect = int(pad == "reflect")
     _call("take_batch", images, index.contiguous(), *moves, *tables, *levels, out, *out.shape, width, reflect)

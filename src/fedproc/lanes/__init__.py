@@ -42,11 +42,16 @@ PASSES = 4  # of its layers' values: forward, backward, and what kernels lay out
 
 
 def resolve_precision(precision: str, device: torch.device, executor: str) -> str:
-    """How a GPU multiplies float32: with all bits, as tf32, or as bf16; auto follows the executor."""
+    """How float32 is multiplied: with all bits, as tf32 (on a GPU), or as bf16; auto follows the executor."""
     on_gpu = device.type == "cuda"
     if precision == "auto":
         return "fp32" if not on_gpu else "bf16" if executor == "streamed" else "tf32"
-    if precision != "fp32" and not on_gpu:
+    if precision == "bf16" and not on_gpu:
+        if executor != "serial":
+            raise InputError(f"--precision bf16: on a CPU it is for serial lanes, not {executor} ones")
+        if (reason := cpu.without_bf16()) is not None:
+            raise InputError(f"--precision bf16: would be slower than fp32 here: {reason}; use auto or fp32")
+    elif precision != "fp32" and not on_gpu:
         raise InputError(f"--precision {precision}: is for a GPU, and the device is {device}; use auto or fp32")
     return precision
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedproc import optimizers
 from fedproc.kernels.forks import in_turn
 from fedproc.lanes.batches import Plan, Step, ready_images, training_plan
 from fedproc.lanes.local import Section, Stepper, numbers
@@ -53,7 +54,7 @@ class CapturedLanes:
         stacked = Weights.of({name: spread(tensor) for name, tensor in start.items()})
         self._net: StackedNet | SerialNet = SerialNet(setting) if plain else StackedNet(setting, stacked)
         self._start = stacked if plain else Weights.of({name: spread(tensor) for name, tensor in start.items()})
-        self._velocity = spread(torch.zeros_like(job.sent.params))
+        self._optimizer = optimizers.first_state(setting.optimizer.name, self._start.params)
         self._lr = spread(torch.zeros((), dtype=dtype))
         self._steps = torch.ones(lead, dtype=torch.int64, device=device)
         self._log_shares = spread(torch.zeros(setting.spec.classes, dtype=dtype))
@@ -65,7 +66,7 @@ class CapturedLanes:
             at = ... if plain else slice(first, first + lanes)
             self._owner += [(number, place) for place in range(lanes)]
             self._sections.append(self._section(example, at, () if plain else (lanes,)))
-        self._stepper = Stepper(self._net, self._sections, phase, self._lr, self._velocity)
+        self._stepper = Stepper(self._net, self._sections, phase, self._lr, self._optimizer)
         self._cursor = torch.zeros(1, dtype=torch.int64, device=device)
         shape = (capacity, *lead, batch)
         self._index = torch.zeros(shape, dtype=torch.int64, device=device)
@@ -82,7 +83,7 @@ class CapturedLanes:
         local = Local(
             start=Weights.of({name: tensor[at] for name, tensor in self._start.tensors().items()}),
             weights=Weights.of(weights),
-            velocity=self._velocity[at],
+            optimizer={name: tensor[at] for name, tensor in self._optimizer.items()},
             sent={name: spread(tensor) for name, tensor in job.task.payload.tensors.items()},
             settings={**{name: spread(number) for name, number in numbers(job).items()}, "lr": self._lr[at]},
             state={name: spread(tensor) for name, tensor in job.state.items()},
@@ -152,11 +153,12 @@ class CapturedLanes:
                 held[name][place].copy_(tensor)
         for name, value in job.task.settings.items():
             local.settings[name][place].fill_(value)
-        velocity = method.start_velocity(state, phase.name, start.params)
-        if velocity is None:
-            self._velocity[here].zero_()
-        else:
-            self._velocity[here].copy_(velocity)
+        carried = method.start_optimizer(state, phase.name, start.params)
+        for name, tensor in self._optimizer.items():
+            if carried is None:
+                tensor[here].zero_()
+            else:
+                tensor[here].copy_(carried[name])
         self._steps[here].fill_(job.steps(phase))
         self._class_counts[here].copy_(job.samples.class_counts)
         self._log_shares[here].copy_(job.samples.log_shares)
@@ -178,7 +180,7 @@ class CapturedLanes:
         local = Local(
             start=job.start(state, phase),
             weights=Weights.of(weights),
-            velocity=self._velocity[here].clone(),
+            optimizer={name: tensor[here].clone() for name, tensor in self._optimizer.items()},
             sent=job.task.payload.tensors,
             settings=numbers(job),
             state=state,

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from fedproc import kernels
-from fedproc.kernels import cpu
 from fedproc.kernels.forks import at_once
 from fedproc.lanes.batches import Feed, Step
 from fedproc.lanes.setting import Job
@@ -61,16 +60,18 @@ class Stepper:
     """Steps of local training of one or several sections through one network, and the losses they add up.
 
     Where the classifier alone is trained, the rest is in evaluation mode; what is not trained sees neither gradient nor
-    weight decay nor momentum. `lr` and `velocity` are those of all lanes.
+    weight decay nor momentum. `lr` and the optimizer's `state` are those of all lanes.
     """
 
-    def __init__(self, net: Net, sections: Sequence[Section], phase: Phase, lr: Tensor, velocity: Tensor) -> None:
-        self._net, self._sections, self._lr, self._velocity = net, sections, lr, velocity
+    def __init__(self, net: Net, sections: Sequence[Section], phase: Phase, lr: Tensor, state: Tensors) -> None:
+        self._net, self._sections, self._lr = net, sections, lr
         self._setting = setting = sections[0].job.setting
         self._trained = slice(None)
         if phase.trains != "all":
             classifier = setting.layout.span("classifier.")  # the last of the parameters
             self._trained = classifier if phase.trains == "classifier" else slice(0, classifier.start)
+        params = net.weights.params.shape
+        self._state = {n: t[..., self._trained] if t.shape == params else t for n, t in state.items()}
         net.train(phase.trains != "classifier")
         lead, device = net.weights.params.shape[:-1], net.weights.params.device
         self._sums = [
@@ -104,14 +105,8 @@ class Stepper:
                     part.copy_(corrected)
                 elif corrected is not part:
                     gradient = corrected
-            sgd_(
-                net.weights.params[..., self._trained],
-                gradient[..., self._trained],
-                self._velocity[..., self._trained],
-                self._lr,
-                self._setting.momentum,
-                self._setting.weight_decay,
-                active,
+            self._setting.optimizer.step_(
+                net.weights.params[..., self._trained], gradient[..., self._trained], self._state, self._lr, active
             )
             for section, sums, (own, terms) in zip(self._sections, self._sums, found, strict=True):
                 here = None if active is None else active[section.at]
@@ -187,44 +182,10 @@ def note(sums: Tensor, count: Tensor, active: Tensor | None, losses: Sequence[Te
 
 def train_lanes(net: Net, feed: Feed, job: Job, phase: Phase, local: Local) -> Tensor:
     """Run every step of the feed; returns the mean losses."""
-    stepper = Stepper(net, [Section(..., job, local)], phase, local.settings["lr"], local.velocity)
+    stepper = Stepper(net, [Section(..., job, local)], phase, local.settings["lr"], local.optimizer)
     for number in range(feed.steps):
         stepper(feed[number])
     return stepper.losses()
-
-
-def sgd_(
-    params: Tensor,
-    gradient: Tensor,
-    velocity: Tensor,
-    lr: Tensor,
-    momentum: float,
-    weight_decay: float,
-    active: Tensor | None,
-) -> None:
-    """SGD with momentum on the flat parameters; a lane that is not at work keeps parameters and velocity."""
-    if kernels.usable(params):
-        from fedproc.kernels.update import sgd_ as kernel
-
-        if active is None:
-            params, gradient, velocity, lr = (tensor.unsqueeze(0) for tensor in (params, gradient, velocity, lr))
-            active = torch.ones(1, dtype=torch.bool, device=params.device)
-        kernel(params, gradient, velocity, lr, momentum, weight_decay, active)
-        return
-    if active is None and lr.dim() == 0 and cpu.usable(params) and params.is_contiguous():
-        cpu.sgd_(params, gradient.contiguous(), velocity, float(lr), momentum, weight_decay)
-        return
-    gradient = gradient.add(params, alpha=weight_decay)
-    if active is None:
-        velocity.mul_(momentum).add_(gradient)
-        if lr.dim() == 0 and lr.device.type == "cpu":
-            params.add_(velocity, alpha=-float(lr))  # bit for bit what torch.optim.SGD does
-        else:
-            params.sub_(lr.unsqueeze(-1) * velocity)
-        return
-    working = active.unsqueeze(-1)
-    velocity.copy_(torch.where(working, momentum * velocity + gradient, velocity))
-    params.copy_(torch.where(working, params - lr.unsqueeze(-1) * velocity, params))
 
 
 def numbers(job: Job) -> Tensors:

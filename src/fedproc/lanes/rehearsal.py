@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from fedproc import optimizers
 from fedproc.errors import MethodError
 from fedproc.lanes.setting import Job
 from fedproc.methods.method import Local
@@ -31,7 +32,7 @@ def try_out(job: Job) -> None:
         local = Local(
             start=start,
             weights=replace(start, params=1.01 * start.params + 0.001),
-            velocity=torch.zeros_like(start.params),
+            optimizer=optimizers.first_state(setting.optimizer.name, start.params),
             sent=_here(job.task.payload.tensors),
             settings={name: torch.tensor(value, dtype=dtype) for name, value in job.task.settings.items()},
             state=state,

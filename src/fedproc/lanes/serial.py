@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from fedproc import kernels, streams
+from fedproc import kernels, optimizers, streams
 from fedproc.lanes.batches import Feed, training_plan
 from fedproc.lanes.evaluate import evaluate
 from fedproc.lanes.executor import Done, LaneError, answered
@@ -37,7 +37,7 @@ from fedproc.protocol.weights import Weights
 class SerialNet:
     """A module whose parameters, buffers and gradients are views of flat vectors.
 
-    With bf16 on a GPU the encoder's convolutions and matrices are rounded once a step, all in one piece; norms, sums
+    With bf16 the encoder's convolutions and matrices are rounded once a step, all in one piece; norms, sums
     and the update stay float32.
     """
 
@@ -45,7 +45,7 @@ class SerialNet:
         self.module: Network = copy.deepcopy(setting.network).to(setting.device)
         self.weights = setting.layout.read(self.module)
         self._layout = setting.layout
-        self._short = kernels.precision() == "bf16" and setting.device.type == "cuda"
+        self._short = kernels.precision() == "bf16" and setting.spec.dtype == torch.float32
         self._gradient = torch.zeros_like(self.weights.params)
         if self._short:
             return
@@ -85,7 +85,7 @@ class SerialNet:
             self._leaves = [named[name].detach().requires_grad_() for name, _ in self._layout.params]
             named |= {name: leaf for (name, _), leaf in zip(self._layout.params, self._leaves, strict=True)}
         images = images.to(torch.bfloat16, memory_format=torch.channels_last)
-        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+        with torch.autocast(images.device.type, torch.bfloat16, cache_enabled=False):
             z, logits = functional_call(self.module, named, (images, mask))
         return z.float(), logits.float()
 
@@ -254,11 +254,13 @@ def _phase(net: SerialNet, job: Job, phase: Phase, state: Tensors) -> tuple[Loca
     start = job.start(state, phase)
     net.load(start)
     feed = Feed(setting, training_plan(job, range(first, first + phase.epochs)))
-    velocity = setting.method.start_velocity(state, phase.name, start.params)
+    carried = setting.method.start_optimizer(state, phase.name, start.params)
+    if carried is None:
+        carried = optimizers.first_state(setting.optimizer.name, start.params)
     local = Local(
         start=start,
         weights=net.weights,
-        velocity=torch.zeros_like(net.weights.params) if velocity is None else velocity.clone(),
+        optimizer={name: tensor.clone() for name, tensor in carried.items()},
         sent=job.task.payload.tensors,
         settings=numbers(job),
         state=state,

@@ -15,6 +15,7 @@ from fedproc.lanes.evaluate import HeldOut
 from fedproc.methods.checked_client import CheckedClient
 from fedproc.networks import Layout, Network, NetworkSpec
 from fedproc.networks.cost import Cost, cost
+from fedproc.optimizers import Optimizer
 from fedproc.protocol.payload import Tensors
 from fedproc.protocol.task import Phase, Task
 from fedproc.protocol.weights import Weights
@@ -72,8 +73,7 @@ class Setting:
     augmentation: Augmentation
     normalisation: Normalisation
     batch_size: int
-    momentum: float
-    weight_decay: float
+    optimizer: Optimizer
     model_seed: int
     device: torch.device
     rehearsed: set[object] = field(default_factory=set)  # what the method's hooks were checked with
@@ -92,9 +92,7 @@ class Setting:
     def pool(self) -> tuple[object, ...]:
         """Jobs whose settings agree here can run side by side as lanes of one stacked network."""
         images = (id(self.train.images), self.augmentation, self.normalisation)
-        return (
-            self.spec, images, self.batch_size, self.momentum, self.weight_decay, self.device, self.method.moves,
-        )  # fmt: skip
+        return (self.spec, images, self.batch_size, self.optimizer, self.device, self.method.moves)
 
     @property
     def group(self) -> tuple[object, ...]:

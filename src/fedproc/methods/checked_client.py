@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from fedproc import optimizers
 from fedproc.kernels.forks import at_once
 from fedproc.methods.checked import Checked, alike, kind, same_weights
 from fedproc.methods.method import Batch, Local, Method, Term
@@ -46,11 +47,16 @@ class CheckedClient(Checked):
         self.expect(same_weights(found, sent), "start", found, f"weights like those sent: {kind(sent.params)}")
         return found  # type: ignore[no-any-return]
 
-    def start_velocity(self, state: Tensors, phase: str, params: Tensor) -> Tensor | None:
-        found = self._call("start_velocity", state, phase, held=[state])
-        fine = found is None or alike(found, params)
-        self.expect(fine, "start_velocity", found, f"None or a velocity {kind(params)}")
-        return found  # type: ignore[no-any-return]
+    def start_optimizer(self, state: Tensors, phase: str, params: Tensor) -> Tensors | None:
+        found = self._call("start_optimizer", state, phase, held=[state])
+        if found is None:
+            return None
+        wanted = optimizers.first_state(self.method.client.optimizer, params)
+        fine = isinstance(found, Mapping) and set(found) == set(wanted)
+        fine = fine and all(alike(found[name], tensor) for name, tensor in wanted.items())
+        expected = {name: kind(tensor) for name, tensor in wanted.items()}
+        self.expect(fine, "start_optimizer", found, f"None or what the optimizer keeps: {expected}")
+        return dict(found)
 
     def loss(self, batch: Batch, local: Local, thorough: bool = True) -> Loss:
         """What each client minimises (...,), and its terms without their weights, each (...,). Steps after a client's

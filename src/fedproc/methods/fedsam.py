@@ -32,6 +32,13 @@ class FedSAM(FedAvg):
     options_type: ClassVar[type[method.Options]] = Options
     options: Options
 
+    @classmethod
+    def needs_sgd(cls, options: method.Options) -> str | None:
+        above = super().needs_sgd(options)
+        if getattr(options, "local", 1.0) == 1:
+            return above
+        return above or "with local below 1 it reads the last round's direction off moves by SGD"
+
     # the server's half, which has nothing to do where the gradient alone counts
 
     def first_state(self, params: int) -> Tensors:

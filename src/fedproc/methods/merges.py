@@ -93,4 +93,5 @@ class _RunningList:
         return self._merge.merged(self._start, [Trained(c.params, c.share / whole, c.steps) for c in self._clients])
 
 
+NEEDS_SGD = {"normalised": "it divides each client's move by how far as many steps of SGD go"}
 MERGES: dict[str, Merge] = {"mean": Mean(), "normalised": Normalised()}

@@ -66,8 +66,8 @@ class Options(BaseModel):
 @dataclass(frozen=True)
 class ClientProblem:
     """What the client's half knows of the experiment: K classes, Q features, the dtype, the momentum of SGD, gamma of
-    the calibration of logits and of similarities. Clients of one method whose ClientProblem and options are equal are
-    trained by one object.
+    the calibration of logits and of similarities, the optimizer's name. Clients of one method whose ClientProblem and
+    options are equal are trained by one object.
     """
 
     classes: int
@@ -76,6 +76,7 @@ class ClientProblem:
     momentum: float = 0.0
     calibrate: float = 0.0
     calibrate_prototypes: float = 0.0
+    optimizer: str = "sgd"
 
 
 @dataclass(frozen=True)
@@ -141,14 +142,14 @@ class Batch:
 
 @dataclass(frozen=True)
 class Local:
-    """A client while it trains: where the phase started, its weights now (..., P), the optimizer's velocity, what it
+    """A client while it trains: where the phase started, its weights now (..., P), the optimizer's state, what it
     was sent, the round's numbers (...,), its state from earlier rounds, the steps of the phase (...,), how many samples
     of each class it has (..., K) and the logs of their shares (..., K), and which phase of the round this is.
     """
 
     start: Weights
     weights: Weights
-    velocity: Tensor
+    optimizer: Tensors
     sent: Tensors
     settings: Tensors
     state: Tensors
@@ -156,6 +157,11 @@ class Local:
     class_counts: Tensor
     log_shares: Tensor
     phase: Phase = field(default_factory=lambda: Phase(1))
+
+    @property
+    def velocity(self) -> Tensor:
+        """The optimizer's momentum (..., P); Adam's running mean of gradients."""
+        return self.optimizer["velocity"]
 
 
 @dataclass(frozen=True)
@@ -233,6 +239,11 @@ class Method:
     def rounds(self) -> int:
         """How many rounds there are."""
         return self.server.rounds
+
+    @classmethod
+    def needs_sgd(cls, options: Options) -> str | None:
+        """Why clients must train by SGD with these options, if they must: how far they moved is read as a gradient."""
+        return None
 
     def depends_on_rounds(self) -> str | None:
         """What makes a run of T rounds differ from the first T of a longer one, if anything does."""
@@ -343,8 +354,8 @@ class Method:
         """What a phase of the round starts from."""
         return sent
 
-    def start_velocity(self, state: Tensors, phase: str) -> Tensor | None:
-        """The momentum that a phase starts with; None: zero."""
+    def start_optimizer(self, state: Tensors, phase: str) -> Tensors | None:
+        """What the optimizer begins a phase with, as `local.optimizer` has it: of SGD, its velocity; None: zeros."""
         return None
 
     def loss(self, batch: Batch, local: Local) -> Terms:
@@ -389,7 +400,8 @@ RENAMED = {
     "epochs": "phases",
     "own_models": "personal",
     "one_place": "holdings",
-    "keeps_momentum": "start_velocity",
+    "keeps_momentum": "start_optimizer",
+    "start_velocity": "start_optimizer",
     "prototype_pass": "class_means",
     "starts_with_prototypes": "opening",
     "problem": "client and server",

@@ -34,6 +34,10 @@ class Scaffold(FedAvg):
     options_type: ClassVar[type[method.Options]] = Options
     options: Options
 
+    @classmethod
+    def needs_sgd(cls, options: method.Options) -> str | None:
+        return super().needs_sgd(options) or "its control variates are the mean gradients that moves by SGD amount to"
+
     # the server's half
 
     def first_state(self, params: int) -> Tensors:

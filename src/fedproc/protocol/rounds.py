@@ -95,8 +95,10 @@ def _open(plan: Plan, state: State) -> Generator[Step, None, tuple[State, float]
 def _pass(
     plan: Plan, state: State, which: Pass, asked: Sequence[int], weights: Weights, own: Tensors
 ) -> Generator[Step, None, tuple[Tensors, Exchange]]:
-    """Class means of the clients under one model, and what the method makes of them."""
+    """Class means of the clients under one model, or their counts alone, and what the method makes of them."""
     shapes = dict(_means_shapes(plan, weights))
+    if which.counts_only:
+        del shapes["class_means"]
     if which.covariances:
         features = plan.method.features
         shapes["class_covariances"] = ((plan.method.classes, features, features), weights.params.dtype)
@@ -108,10 +110,11 @@ def _pass(
         answer = Answer(task.client, payload.counts["samples"], 0, 0.0, payload.tensors)
         sums = plan.method.collect_pass(own, which, sums, answer)
 
-    payload = Payload(weights.tensors())
+    kind, payload, how = Kind.CLASS_MEANS, Payload(weights.tensors()), {"means": which.mode}
+    if which.counts_only:
+        kind, payload, how = Kind.CLASS_COUNTS, Payload({}), {}
     tasks = [
-        _task(plan, state, Kind.CLASS_MEANS, client, payload, expects, means=which.mode, covariances=which.covariances)
-        for client in asked
+        _task(plan, state, kind, client, payload, expects, **how, covariances=which.covariances) for client in asked
     ]
     exchange = Exchange(tasks, collect)
     if tasks:

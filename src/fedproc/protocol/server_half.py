@@ -17,12 +17,15 @@ from fedproc.protocol.weights import Weights
 
 @dataclass(frozen=True)
 class Pass:
-    """Class means (and covariances) that clients are asked for apart from training, under the server's model."""
+    """Class means (and covariances) that clients are asked for apart from training, under the server's model; or how
+    many samples of each class they have, alone.
+    """
 
     name: str
     of: Literal["participants", "everyone"] = "participants"
     mode: MeansMode = "clean"
     covariances: bool = False
+    counts_only: bool = False
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ class Kind(StrEnum):
     DESCRIBE = "describe"  # how many samples there are
     TRAIN = "train"
     CLASS_MEANS = "class means"
+    CLASS_COUNTS = "class counts"  # of each class, how many samples there are
     EVALUATE = "evaluate"
 
 

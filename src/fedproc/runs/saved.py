@@ -39,6 +39,11 @@ LATER = {  # fields that came after the first format
     "keep": "last",
     "patience": None,
     "predictions": False,
+    "optimizer": "sgd",
+    "adam_beta1": 0.9,
+    "adam_beta2": 0.999,
+    "adam_epsilon": 1e-8,
+    "class_weights": "none",
 }
 OURS = {"method", "fingerprint", "data_seed"}  # a config.json without these is somebody else's
 

@@ -21,7 +21,7 @@ from fedproc.runs.folder import RunFolder, client_model
 from fedproc.runs.keeper import Keeper
 from fedproc.simulation.predictions import write_predictions
 from fedproc.simulation.preparation import Library, deal, prepare, site_names
-from fedproc.site import Site
+from fedproc.site import WITHOUT_LANES, Site
 
 Record = dict[str, Any]
 
@@ -114,9 +114,9 @@ class Session(Keeper):
             for step in self._loop:
                 if isinstance(step, Progress):
                     self.note(step)
-                elif step.kind is Kind.DESCRIBE:
+                elif step.kind in WITHOUT_LANES:
                     for place, task in enumerate(step.tasks):
-                        step.take(place, self.site(task.client).describe())
+                        step.take(place, self.site(task.client).describe(task))
                 else:
                     return step
             self.finish()
