@@ -82,16 +82,16 @@ def on_cpu(asked: Asked, works: Sequence[Work], cores: int, memory: int | None) 
 
 
 def on_gpus(
-    asked: Asked, works: Sequence[Work], devices: Sequence[str | None], start_mps: Callable[[], str | None]
+    asked: Asked, works: Sequence[Work], devices: Sequence[str | None], start_mps: Callable[[int], str | None]
 ) -> Choice:
-    """Several processes a GPU where their kernels run at the same time, which takes MPS: `start_mps` has it started, or
-    says why it cannot be. Several GPUs have at least one each.
+    """Several processes a GPU where their kernels run at the same time, which takes MPS: `start_mps` has it started for
+    so many workers, or says why it cannot be. Several GPUs have at least one each.
     """
     busy = [work for work in works if work.operations > 0]
     most, gpus = max(1, len(busy)), tuple(devices)
     if isinstance(asked, int):
         count = min(asked, most)
-        reason = None if count <= len(gpus) else start_mps()
+        reason = None if count <= len(gpus) else start_mps(count)
         without = f"; they take turns, since there is no MPS: {reason}" if reason else ""
         mps = count > len(gpus) and reason is None
         return Choice(count, f"{_requested(asked, len(busy))}{without}", gpus[:count], mps)
@@ -103,7 +103,7 @@ def on_gpus(
         return Choice(count, "one for each GPU, which a client of this network keeps busy alone", gpus[:count])
     if most <= len(gpus):
         return Choice(most, "one for each run", gpus[:most])
-    reason = start_mps()
+    reason = start_mps(min(UNDER_MPS * len(gpus), most))
     each = WITHOUT_MPS if reason else UNDER_MPS
     count = min(each * len(gpus), most)
     why = f"{each} for each GPU was the best of 1 to 6 {'without' if reason else 'under'} MPS on an H200"

@@ -61,11 +61,11 @@ class Worker(Protocol):
 class Process:
     """A worker of this machine, with a log of its own. It ends when this process does, in whatever way that happens."""
 
-    def __init__(
-        self, place: Place, log: Path, images: Sequence[MappedImages], environment: Mapping[str, str] | None = None
-    ) -> None:
-        self.number = place.worker
+    def __init__(self, number: int, log: Path, images: Sequence[MappedImages]) -> None:
+        """It loads what it needs from now on, and waits to be told where to work."""
+        self.number = number
         self.log = log
+        self._images = images
         ours, theirs = os.pipe()
         with log.open("ab") as output:
             self._log_began = output.tell()
@@ -75,7 +75,6 @@ class Process:
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=output,
-                    env=None if environment is None else dict(environment),
                     pass_fds=[theirs, *(each.handle for each in images)],
                     start_new_session=True,  # Ctrl-C is the driver's, who passes it on
                 )
@@ -86,7 +85,11 @@ class Process:
         os.set_blocking(ours, False)
         self._events, self._lines = ours, Lines()
         self.pid = self._process.pid
-        self.send({"place": place.message(), "images": [each.message() for each in images]})
+
+    def begin(self, place: Place, environment: Mapping[str, str | None]) -> None:
+        """Say where it works, and what of the environment is different there (None: not set)."""
+        images = [each.message() for each in self._images]
+        self.send({"place": place.message(), "environment": dict(environment), "images": images})
 
     def fileno(self) -> int:
         return self._events
@@ -127,6 +130,11 @@ class Process:
             self._events = -1
         self.release()
         return True
+
+    def end(self) -> None:
+        """At once, where it has not ended yet."""
+        self.kill()
+        self.wait(5.0)
 
     def fate(self) -> str:
         code = self._process.returncode

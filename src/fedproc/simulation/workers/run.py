@@ -29,7 +29,7 @@ from fedproc.simulation.watching import Nobody, Record, Watched, Watcher, headli
 from fedproc.simulation.workers import mps
 from fedproc.simulation.workers.choice import Asked, Choice, free_memory, on_cpu, on_gpus, wants_mps
 from fedproc.simulation.workers.grouping import Group, estimated, grouped, groups_on_cpu
-from fedproc.simulation.workers.images import shared
+from fedproc.simulation.workers.images import MappedImages, shared
 from fedproc.simulation.workers.messages import Message
 from fedproc.simulation.workers.process import Process
 from fedproc.simulation.workers.supervisor import DistantRun, Supervisor
@@ -64,6 +64,7 @@ def run_many(
         driver = _Driver(experiments, library, home / FOLDER, ends)
         choice = driver.choose(workers, devices, fresh)
         if choice.workers == 1:
+            driver.dismiss()
             said = [] if choice.obvious else [f"one process: {choice.reason}"]
             noting = _Noting(watcher, said)
             return run_all(experiments, fresh=fresh, watcher=noting, interrupt=interrupt, library=library)
@@ -86,7 +87,9 @@ class _Driver:
 
     def __init__(self, experiments: Asking, library: Library, folder: Path, ends: ExitStack) -> None:
         self._experiments, self._library, self._folder, self._ends = experiments, library, folder, ends
-        self._environment: dict[str, str] | None = None  # of workers, where it is not ours
+        self._environment: dict[str, str | None] = {}  # what is different in workers'
+        self._images: list[MappedImages] | None = None
+        self._early: list[Process] = []  # workers that load what they need while it is still settled what they do
         self._broken: dict[str, Record] = {}
         self._events: list[Record] = []
 
@@ -105,19 +108,36 @@ class _Driver:
             return replace(choice, devices=tuple(devices or (None,)))
         return on_gpus(asked, self._works, devices or _gpus(device), self._start_mps)
 
-    def _start_mps(self) -> str | None:
-        """Why there is no MPS, or None."""
+    def _start_mps(self, count: int) -> str | None:
+        """Why there is no MPS for so many workers, or None. They come up with it."""
         if mps.given():
             return mps.works(os.environ)
         if not wants_mps():
             return "FEDPROC_MPS is 0"
         try:
             daemon = mps.Daemon(self._folder)
+            self._ends.callback(daemon.close)
+            self._early = [self._process(number) for number in range(count)]
+            daemon.wait()
         except mps.NoDaemon as error:
             return str(error)
-        self._ends.callback(daemon.close)
         self._environment = daemon.environment
         return None
+
+    def _process(self, number: int) -> Process:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if self._images is None:
+            self._images = shared(self._library, [experiment for experiment, _ in self._experiments.values()])
+            for mapped in self._images:
+                self._ends.callback(mapped.close)
+        made = Process(number, self._folder / f"worker-{number}.log", self._images)
+        self._ends.callback(made.end)
+        return made
+
+    def dismiss(self) -> None:
+        """There is nothing to do for workers."""
+        for process in self._early:
+            process.end()
 
     def run(self, choice: Choice, fresh: bool, watcher: Watcher, interrupt: Interrupt) -> list[Run]:
         runs: dict[str, DistantRun] = {}
@@ -131,14 +151,15 @@ class _Driver:
         places = choice.places(cores(), at_once, [Path(sys.argv[0]).name, *sys.argv[1:]])
         if not self._on_gpu:
             cpu.missing()  # compiles the kernels once
-        images = shared(self._library, [experiment for experiment, _ in self._experiments.values()])
-        self._folder.mkdir(parents=True, exist_ok=True)
+        early = {process.number: process for process in self._early}
 
         def start(number: int) -> Process:
-            return Process(places[number], self._folder / f"worker-{number}.log", images, self._environment)
+            made = early.pop(number, None) or self._process(number)
+            made.begin(places[number], self._environment)
+            return made
 
         def noted(event: Record) -> None:
-            self._events.append({"at": datetime.now(UTC).isoformat(timespec="seconds"), **event})
+            self._events.append({"at": datetime.now(UTC).isoformat(timespec="milliseconds"), **event})
             self._write(choice, groups)
 
         supervisor = Supervisor(choice.workers, start, self._order, runs, watcher, interrupt, noted)
@@ -148,8 +169,6 @@ class _Driver:
         finally:
             supervisor.dismiss()
             watcher.end()
-            for mapped in images:
-                mapped.close()
         return [self._made(label) for label in self._experiments]
 
     def _write(self, choice: Choice, groups: Sequence[Group]) -> None:

@@ -124,6 +124,7 @@ def main(events: int, parent: int) -> None:
 
     import torch  # from here on the driver is listened to
 
+    import fedproc.simulation.drive  # noqa: F401  # what is slow to load, while the driver still prepares
     from fedproc.simulation.interrupt import Interrupt
     from fedproc.simulation.place import Place
     from fedproc.simulation.preparation import Library
@@ -132,6 +133,8 @@ def main(events: int, parent: int) -> None:
     interrupt = Interrupt()
     signal.signal(signal.SIGTERM, lambda number, frame: interrupt.request())
     given = driver.commands.get()
+    for name, value in given["environment"].items():  # CUDA reads it when it is first used
+        os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
     place = Place.of(given["place"])
     torch.set_num_threads(place.share.cores)
     library = Library()
