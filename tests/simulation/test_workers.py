@@ -102,7 +102,11 @@ def test_on_gpus_workers_go_with_mps() -> None:
     long = sweep(1e15)
     assert on_gpus("auto", sweep(), [None], never).workers == 1
     under = on_gpus("auto", long, [None], lambda count: None)
-    assert under.workers == 6 and under.mps
+    assert (
+        under.workers == 7 and under.mps
+    )  # three runs' work for each; 6 and 8 have groups of 4 beside 3, and 3 beside 2
+    assert on_gpus("auto", [work(str(n), 1e15) for n in range(24)], [None], lambda count: None).workers == 6
+    assert on_gpus("auto", [work(str(n), 1e15) for n in range(5)], [None], lambda count: None).workers == 5
     without = on_gpus("auto", long, [None], lambda count: "it is not there")
     assert without.workers == 1 and not without.mps and "it is not there" in without.reason
     heavy = [work(str(n), 1e18, forward=6e9) for n in range(8)]

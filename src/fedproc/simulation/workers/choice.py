@@ -10,11 +10,11 @@ from pathlib import Path
 from fedproc.errors import InputError
 from fedproc.lanes import HEAVY, Share
 from fedproc.simulation.place import Place
-from fedproc.simulation.workers.grouping import Work
+from fedproc.simulation.workers.grouping import Work, imbalance
 
 Asked = int | str  # a number, or auto
 
-UNDER_MPS = 6  # workers on one GPU whose kernels run at the same time (benchmarks/workers.py)
+UNDER_MPS = (7, 6, 8)  # workers on one GPU whose kernels run at the same time, the best first (benchmarks/workers.py)
 WITHOUT_MPS = 1  # and where they would take turns
 WORTH = 60.0  # seconds of work, as estimated, from which starting workers pays
 GPU_SPEED = 15e12  # operations a second of one process, for that estimate: what was measured, simple CNN, H200
@@ -103,11 +103,14 @@ def on_gpus(
         return Choice(count, "one for each GPU, which a client of this network keeps busy alone", gpus[:count])
     if most <= len(gpus):
         return Choice(most, "one for each run", gpus[:most])
-    reason = start_mps(min(UNDER_MPS * len(gpus), most))
-    each = WITHOUT_MPS if reason else UNDER_MPS
-    count = min(each * len(gpus), most)
-    why = f"{each} for each GPU was the best of 1 to 6 {'without' if reason else 'under'} MPS on an H200"
-    return Choice(count, f"{why} ({reason})" if reason else why, gpus[:count], reason is None)
+    count = min((min(each * len(gpus), most) for each in UNDER_MPS), key=lambda count: imbalance(busy, count))
+    reason = start_mps(count)
+    if reason is None:
+        why = "6 to 8 for each GPU were the best of 1 to 18 under MPS on an H200, and so the work is shared evenly"
+        return Choice(count, why, gpus[:count], mps=True)
+    count = min(WITHOUT_MPS * len(gpus), most)
+    why = f"{WITHOUT_MPS} for each GPU was the best of 1 to 4 without MPS on an H200"
+    return Choice(count, f"{why} ({reason})", gpus[:count])
 
 
 def _too_little(seconds: float, runs: int) -> Choice:

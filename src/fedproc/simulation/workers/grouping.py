@@ -99,6 +99,13 @@ def grouped(works: Sequence[Work], count: int) -> list[Group]:
     return [Group(number, each) for number, each in enumerate(found)]
 
 
+def imbalance(works: Sequence[Work], count: int) -> float:
+    """How much more than its share of the work the largest of so many groups has."""
+    of = {work.label: work.operations for work in works}
+    largest = max(sum(of[label] for label in group.labels) for group in grouped(works, count))
+    return round(largest * count / sum(of.values()), 3)
+
+
 def groups_on_cpu(works: Sequence[Work], workers: int, cores: int) -> list[Group]:
     """Serial lanes gain nothing from pooling but full cores: groups are as small as keeps `cores` cores busy, so that a
     worker that is done early takes over from the others.
