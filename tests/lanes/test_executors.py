@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -330,3 +332,15 @@ def test_serial_lanes_continue_with_the_threads_they_had(
     made = choose("serial", 2, None, [setting], 5)
     again = choose("serial", made.lanes, made.threads, [setting], 5)
     assert (made.threads, again.threads, again.lanes) == (each, each, 2)
+
+
+def test_stacked_lanes_do_without_torchs_symbolic_shapes() -> None:
+    """They take seconds to import, which every worker would wait for."""
+    code = (
+        "import sys; from fedproc import Experiment; from fedproc.simulation.preparation import Library\n"
+        "from fedproc.simulation.session import Session; from fedproc.lanes.stacked import check_stackable\n"
+        "check_stackable(Session(Experiment(device='cpu', data='fashion-mini'), Library()).setting)\n"
+        "print('sympy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
