@@ -187,7 +187,7 @@ class Scripted:
     """A worker that says what it was told to say, and then dies or waits."""
 
     def __init__(self, number: int, says: list[Message], dies: bool) -> None:
-        self.number, self.pid = number, 0
+        self.number, self.pid, self.one_group = number, 0, False
         self.orders: list[Message] = []
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)

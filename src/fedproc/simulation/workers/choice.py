@@ -10,9 +10,11 @@ from pathlib import Path
 from fedproc.errors import InputError
 from fedproc.lanes import HEAVY, Share
 from fedproc.simulation.place import Place
+from fedproc.simulation.workers import cluster
+from fedproc.simulation.workers.cluster import Cluster
 from fedproc.simulation.workers.grouping import Work, imbalance
 
-Asked = int | str  # a number, or auto
+Asked = int | str | Cluster  # a number, auto, or a cluster's
 
 UNDER_MPS = (7, 6, 8)  # workers on one GPU whose kernels run at the same time, the best first (benchmarks/workers.py)
 WITHOUT_MPS = 1  # and where they would take turns
@@ -57,13 +59,16 @@ class Choice:
         return found
 
 
-def parsed(word: str) -> Asked:
-    """The value of --workers."""
-    if word == "auto":
-        return word
-    if not word.isdecimal() or int(word) < 1:
+def parsed(word: str, cluster_word: str | None = None, shared_lock: bool = False) -> Asked:
+    """The values of --workers, --cluster and --shared-lock."""
+    if word != "auto" and (not word.isdecimal() or int(word) < 1):
         raise InputError(f"--workers {word}: expected auto, or a whole number of at least 1")
-    return int(word)
+    workers = word if word == "auto" else int(word)
+    if cluster_word is not None:
+        return cluster.parsed(cluster_word, workers, shared_lock)
+    if shared_lock:
+        raise InputError("--shared-lock: is for --cluster")
+    return workers
 
 
 def on_cpu(asked: Asked, works: Sequence[Work], cores: int, memory: int | None) -> Choice:

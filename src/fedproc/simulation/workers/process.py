@@ -1,6 +1,4 @@
-"""A worker as a process of this machine. A worker elsewhere (another machine, a cluster's job) would be another class
-with these methods.
-"""
+"""A worker as a process of this machine. A job of a cluster is another class with these methods (distant.py)."""
 
 from __future__ import annotations
 
@@ -32,6 +30,7 @@ class Worker(Protocol):
 
     number: int
     pid: int
+    one_group: bool  # whether it ends when its first group is done
 
     def fileno(self) -> int:
         """What can be waited for until there is something to receive."""
@@ -60,6 +59,8 @@ class Worker(Protocol):
 
 class Process:
     """A worker of this machine, with a log of its own. It ends when this process does, in whatever way that happens."""
+
+    one_group = False
 
     def __init__(self, number: int, log: Path, images: Sequence[MappedImages]) -> None:
         """It loads what it needs from now on, and waits to be told where to work."""
@@ -147,7 +148,14 @@ class Process:
         return f"was ended by {name}{hint}"
 
     def last_words(self) -> str:
-        with self.log.open("rb") as file:
-            file.seek(self._log_began)
-            lines = file.read().decode(errors="replace").splitlines()
-        return "\n".join(lines[-LAST:])
+        return last_lines(self.log, self._log_began)
+
+
+def last_lines(log: Path, began: int) -> str:
+    """The end of what a worker printed to a log since it had so many bytes."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(began)
+        lines = file.read().decode(errors="replace").splitlines()
+    return "\n".join(lines[-LAST:])

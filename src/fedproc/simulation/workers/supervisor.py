@@ -158,6 +158,9 @@ class Supervisor:
                 self._watcher.update(run)
             case "done":
                 seat.group = None
+                if seat.worker is not None and seat.worker.one_group:
+                    seat.worker.wait(PATIENCE)
+                    seat.worker = None
                 self._noted({"event": "done", "worker": seat.number, "seconds_per_round": group.pace()})
             case "refused":
                 seat.group = None

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fedproc.simulation.workers.messages import Message, encoded
 
@@ -63,10 +63,16 @@ class Driver:
                 self.send({"event": "alive"})
 
 
+class Sender(Protocol):
+    """Whatever brings messages to the driver."""
+
+    def send(self, message: Message) -> None: ...
+
+
 class Reporter:
     """Tells the driver what becomes of a group's runs."""
 
-    def __init__(self, driver: Driver, group: int) -> None:
+    def __init__(self, driver: Sender, group: int) -> None:
         self._driver, self._group = driver, group
         self._sent: dict[str, int] = {}
         self.began = False
@@ -142,8 +148,8 @@ def main(events: int, parent: int) -> None:
     try:
         while True:
             command = driver.commands.get()
-            _keep_to(place, command)
-            _train(command, driver, library, place, interrupt)
+            keep_to(place, command)
+            train(command, driver, library, place, interrupt)
     except KeyboardInterrupt:
         os._exit(130)
     except BaseException:
@@ -151,7 +157,7 @@ def main(events: int, parent: int) -> None:
         os._exit(1)  # at once: what is broken may be the GPU
 
 
-def _keep_to(place: Place, command: Message) -> None:
+def keep_to(place: Place, command: Message) -> None:
     """Take no more of a GPU's memory than this worker's part."""
     import torch
 
@@ -163,7 +169,7 @@ def _keep_to(place: Place, command: Message) -> None:
         torch.cuda.set_per_process_memory_fraction(place.share.memory, device.index)
 
 
-def _train(command: Message, driver: Driver, library: Library, place: Place, interrupt: Interrupt) -> None:
+def train(command: Message, driver: Sender, library: Library, place: Place, interrupt: Interrupt) -> None:
     """Train a group. What is wrong with the input, or with the disk, is the driver's to say; everything else ends this
     process, and the driver hands the group on.
     """
