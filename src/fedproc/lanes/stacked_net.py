@@ -59,7 +59,8 @@ class StackedNet:
 
     def gradient(self, total: Tensor) -> Tensor:
         with torch.enable_grad():
-            (gradient,) = torch.autograd.grad(_Sum.apply(total, self._ones(total)), self.weights.params)
+            total = _Sum.apply(total, self._ones(total))  # type: ignore[no-untyped-call]
+            (gradient,) = torch.autograd.grad(total, self.weights.params)
         return gradient
 
     def _ones(self, total: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedproc.errors import InputError, RunError
-from fedproc.files import write_file
 from fedproc.runs.lock import Lock
 
 KINDS = ("ray", "slurm")
@@ -78,7 +77,7 @@ def show_folder(folder: Path) -> str:
     """Leave a word that nodes must find in the folder."""
     word = secrets.token_hex(8)
     folder.mkdir(parents=True, exist_ok=True)
-    write_file(folder / SEEN, word.encode())
+    (folder / SEEN).write_text(word)
     return word
 
 
