@@ -44,7 +44,7 @@ def test_a_cluster_is_named_with_its_address() -> None:
     for word, said in (("dask", "expected ray"), ("ray://host:1", "on a node of the cluster")):
         with pytest.raises(InputError, match=said):
             parsed("auto", word)
-    with pytest.raises(InputError, match="is for --cluster"):
+    with pytest.raises(InputError, match="is for cluster"):
         parsed("auto", None, True)
 
 
@@ -56,7 +56,7 @@ def test_locks_on_a_network_file_system_need_somebodys_word(tmp_path: Path) -> N
     assert file_system(home / "not" / "there" / "yet", mounts) == "nfs4"
     assert file_system(home / "with space" / "out", mounts) == "tmpfs"
     assert file_system(home, tmp_path / "no such file") == ""
-    with pytest.raises(InputError, match=r"lies on nfs4.*--shared-lock"):
+    with pytest.raises(InputError, match=r"lies on nfs4.*shared_lock"):
         expect_locks(home / "out", False, mounts)
     expect_locks(home / "out", True, mounts)
     expect_locks(tmp_path, False, mounts)
@@ -81,7 +81,7 @@ def test_a_folder_is_waited_for_until_it_is_free_or_it_takes_too_long(tmp_path: 
 
 
 def test_a_cluster_needs_a_folder(pictures: Path) -> None:
-    with pytest.raises(InputError, match="needs --out"):
+    with pytest.raises(InputError, match="needs out"):
         run_many({"a": (toy_experiment(**GIVEN, data=str(pictures)), None)}, Cluster("ray"), None)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import signal
+import threading
 from typing import Any
 
 from fedproc.errors import InputError, RunError
@@ -32,12 +34,16 @@ class RayJobs:
             raise InputError(f"--cluster {cluster}: needs Ray: pip install 'fedproc[ray]'") from error
         self._ray: Any = ray
         self.name = str(cluster)
+        handler = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(address=cluster.address or "auto", log_to_driver=False, logging_level="error")
         except (ConnectionError, RuntimeError, ValueError) as error:
             said = str(error).splitlines()[0] if str(error) else type(error).__name__
             how = "start one with `ray start --head`, or name its address as ray:HOST:PORT"
             raise InputError(f"--cluster {cluster}: no Ray cluster answers ({said}); {how}") from error
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, handler)  # Ray puts its own there, which saves nothing
         try:
             self._nodes = [node for node in ray.nodes() if node["Alive"]]
             here = all(ipaddress.ip_address(node["NodeManagerAddress"]).is_loopback for node in self._nodes)
