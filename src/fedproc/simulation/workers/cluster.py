@@ -74,9 +74,13 @@ def file_system(folder: Path, mounts: Path = MOUNTS) -> str:
 
 
 def show_folder(folder: Path) -> str:
-    """Leave a word that nodes must find in the folder."""
+    """Leave a word that nodes must find in the folder. Jobs of a driver that was killed are told to save and end, by
+    what they write to being gone.
+    """
     word = secrets.token_hex(8)
     folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob("job-*"):
+        left.unlink(missing_ok=True)
     (folder / SEEN).write_text(word)
     return word
 

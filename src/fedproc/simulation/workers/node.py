@@ -1,5 +1,5 @@
 """What runs on a node of a cluster: one group of runs. What becomes of them is written to a file beside the runs, which
-the driver reads; another file tells the node to save and end.
+the driver reads; another file, or the first one being gone, tells the node to save and end.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def train_group(order: Message) -> None:
         spoke = 0.0
         while not over.wait(LOOK_EVERY):
             spoke += LOOK_EVERY
-            if events.with_suffix(".stop").exists():
+            if events.with_suffix(".stop").exists() or not events.exists():
                 with suppress(KeyboardInterrupt):
                     interrupt.request()  # noticed after the exchange that is being done
             if spoke >= ALIVE_EVERY:

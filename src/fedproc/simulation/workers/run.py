@@ -91,8 +91,8 @@ def _on_cluster(
         jobs = connected(cluster)
         ends.callback(jobs.close)
         choice = driver.choose_on(jobs, cluster, fresh)
-        wait_for_locks(paths)  # of a command that was killed
         word = show_folder(home / FOLDER)
+        wait_for_locks(paths)  # of a command that was killed
         return driver.run(choice, fresh, watcher, interrupt, lambda place: Job(jobs, place, home / FOLDER, word))
 
 
