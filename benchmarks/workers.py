@@ -116,12 +116,14 @@ def main() -> None:
             of_worker[worker] = of_worker.get(worker, 0.0) + pace
         pace = max(of_worker.values())
         full = wall + (FULL - given.rounds) * pace
+        last = max(times[given.rounds] for times in done.values())
         first = min(times[1] for times in done.values())
         row: Record = {
             "workers": workers, "mps": chosen["mps"], "wall_seconds": wall, "rounds": given.rounds, "runs": runs,
             "seconds_per_round_of_each_group": each, "groups": [labels for _, labels in groups],
             "seconds_per_round": pace, "fixed_seconds": wall - given.rounds * pace,
-            "first_round_done_after": first, "seconds_per_full_run": full / runs,
+            "first_round_done_after": first, "last_round_done_after": last,
+            "seconds_per_full_run": full / runs, "events": chosen["events"],
         }  # fmt: skip
         environments = [json.loads(path.read_text()) for path in folder.glob("*/seed-*/environment.json")]
         row["lanes"] = sorted({found["lanes"] for found in environments})

@@ -103,8 +103,8 @@ class LocalWire:
 class Place:
     """A federation in one folder and one process."""
 
-    def __init__(self, folder: Path, names: Sequence[str] = NAMES) -> None:
-        self.folder, self.names = folder, names
+    def __init__(self, folder: Path, names: Sequence[str] = NAMES, device: str = "cpu") -> None:
+        self.folder, self.names, self.device = folder, names, device
         self.data = {name: write_site(folder / "images" / name, place) for place, name in enumerate(names)}
         self.said: list[str] = []
 
@@ -114,7 +114,7 @@ class Place:
         return path
 
     def trainer(self, name: str, **given: Any) -> Trainer:
-        return Trainer(self.kit(name), name, self.data[name], "cpu", **given, threads=1)
+        return Trainer(self.kit(name), name, self.data[name], self.device, **given, threads=1)
 
     def wire(self, **changed: Answer) -> LocalWire:
         return LocalWire({name: changed.get(name) or self.trainer(name).answer for name in self.names})

@@ -110,6 +110,21 @@ def test_optimizers_class_weights_and_augmentations_travel_with_the_run(place: P
     assert set(told["tensors"]) == {"class_counts"}
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+@pytest.mark.parametrize("network", ["simple-cnn", "resnet18"])
+@pytest.mark.parametrize("method", ["fedproc", "scaffold"])
+def test_sites_on_a_gpu_train_what_sites_on_a_cpu_train(tmp_path: Path, method: str, network: str) -> None:
+    given = {"method": method, "network": network, "width": 8, "rounds": 2}
+    ends = {}
+    for device in ("cpu", "cuda"):
+        place = Place(tmp_path / device, device=device)
+        outcome, driver = place.play(place.wire(), **given)
+        assert outcome == "finished", place.said
+        ends[device] = [record["train_loss"] for record in driver.records]
+    assert ends["cuda"] == pytest.approx(ends["cpu"], rel=1e-6)
+
+
 @pytest.mark.parametrize("method", ["fedper", "fedproto"])
 def test_parts_of_a_model_stay_at_home(place: Place, method: str) -> None:
     given = {"method": method, "fedproto": {"models": "personal"}} if method == "fedproto" else {"method": method}

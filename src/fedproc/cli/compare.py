@@ -75,7 +75,7 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     methods = _list("methods", parsed.methods, values.pop("methods", [] if variants else ["fedavg", "fedproc"]))
     below = values.pop("reference", None)
     reference = below if parsed.reference is None else parsed.reference
-    workers = parsed_workers(parsed.workers)
+    workers = parsed_workers(parsed.workers, parsed.cluster, parsed.shared_lock)
     watcher, tracking = watching(parsed, console)
     how = {"variants": variants, "reference": reference, "fresh": FRESH[parsed.fresh], "watcher": watcher}
     how |= {"interrupt": parsed.interrupt, "workers": workers}

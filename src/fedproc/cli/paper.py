@@ -60,7 +60,7 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     from fedproc.paper.identity import index
     from fedproc.reproduction.exhibits import Request, TooLittleDone, reproduce  # matplotlib takes a while to import
 
-    workers = parsed_workers(parsed.workers)
+    workers = parsed_workers(parsed.workers, parsed.cluster, parsed.shared_lock)
     scale = SCALES[parsed.scale]
     expect_folder(parsed.out)
     seeds = tuple(whole_numbers("--seeds", parsed.seeds)) if parsed.seeds else scale.seeds

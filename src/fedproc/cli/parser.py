@@ -47,6 +47,11 @@ def add_workers(parser: Any) -> None:
         "processes that share the runs: a number, or auto for as many as pay (on one GPU under a private MPS daemon)"
     )
     parser.add_argument("--workers", metavar="N", default="auto", help=f"{words}; default: auto")
+    where = "workers are jobs of a cluster that is there: ray, ray:HOST:PORT, slurm, or slurm:PARTITION"
+    parser.add_argument("--cluster", metavar="KIND", help=where)
+    parser.add_argument(
+        "--shared-lock", action="store_true", help="with --cluster: locks hold on the network file system of --out"
+    )
 
 
 def add_experiment_flags(

@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
@@ -273,10 +273,12 @@ class Trainer:
         if (objection := policy.objection(run.experiment)) is not None:
             raise Refused(objection)
         run.expect_due(task)
+        task = replace(task, payload=task.payload.to(self._device))
         run.states.settle(task.last_accepted)
         self._expect_state(run, task)
         began = time.monotonic()
-        with using_precision(resolve_precision(run.experiment.precision, self._device, run.executor.name)):
+        asked = run.experiment
+        with using_precision(resolve_precision(asked.precision, self._device, run.executor.name, asked.dtype)):
             reply = run.site.do(task, run.executor)
         if reply.payload is not None and not policy.diagnostics and not run.needs_means(task):
             kept = {name: t for name, t in reply.payload.tensors.items() if name not in MEANS}

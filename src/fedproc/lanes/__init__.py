@@ -41,11 +41,15 @@ COPIES = 10  # of a lane's parameters that training holds: weights, start, veloc
 PASSES = 4  # of its layers' values: forward, backward, and what kernels lay out in between
 
 
-def resolve_precision(precision: str, device: torch.device, executor: str) -> str:
-    """How float32 is multiplied: with all bits, as tf32 (on a GPU), or as bf16; auto follows the executor."""
+def resolve_precision(precision: str, device: torch.device, executor: str, dtype: str = "float32") -> str:
+    """How float32 is multiplied: with all bits, as tf32 (on a GPU), or as bf16; auto follows the executor. Products of
+    float64 are never shortened.
+    """
     on_gpu = device.type == "cuda"
+    if dtype == "float64" and precision == "bf16":
+        raise InputError("--precision bf16: is for --dtype float32, and these runs have float64; use auto or fp32")
     if precision == "auto":
-        return "fp32" if not on_gpu else "bf16" if executor == "streamed" else "tf32"
+        return "fp32" if not on_gpu else "bf16" if executor == "streamed" and dtype != "float64" else "tf32"
     if precision == "bf16" and not on_gpu:
         if executor != "serial":
             raise InputError(f"--precision bf16: on a CPU it is for serial lanes, not {executor} ones")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from torch import Tensor
+from torch import Tensor, device
 
 Tensors = Mapping[str, Tensor]
 
@@ -19,6 +19,10 @@ class Payload:
 
     tensors: Tensors
     counts: Mapping[str, int] = field(default_factory=dict)
+
+    def to(self, device: device) -> Payload:
+        """With its tensors on this device."""
+        return Payload({name: tensor.to(device) for name, tensor in self.tensors.items()}, self.counts)
 
     @property
     def bytes(self) -> int:

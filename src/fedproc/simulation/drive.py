@@ -186,7 +186,12 @@ def _check(sessions: Sequence[Session]) -> None:
     first, device = sessions[0].experiment, sessions[0].device
     made = choose(first.executor, first.lanes, None, [session.setting for session in sessions], 1)
     made.close()
-    resolve_precision(first.precision, device, made.name)
+    resolve_precision(first.precision, device, made.name, _dtype(sessions))
+
+
+def _dtype(sessions: Sequence[Session]) -> str:
+    """The longest that any of them has."""
+    return max(session.experiment.dtype for session in sessions)
 
 
 @contextmanager
@@ -215,7 +220,7 @@ def executor_for(sessions: Sequence[Session], place: Place | None = None) -> Ite
             changed = [(n, a, b) for n, a, b in zip(names, then, now, strict=True) if a != b]
             session.notes.append("; ".join(f"{name} was {old}, is {new}" for name, old, new in changed))
     try:
-        with using_precision(resolve_precision(first.precision, device, made.name)):
+        with using_precision(resolve_precision(first.precision, device, made.name, _dtype(sessions))):
             yield made
     finally:
         made.close()

@@ -10,11 +10,13 @@ from pathlib import Path
 from fedproc.errors import InputError, meant
 from fedproc.lanes import HEAVY, Share
 from fedproc.simulation.place import Place
-from fedproc.simulation.workers.grouping import Work
+from fedproc.simulation.workers import cluster
+from fedproc.simulation.workers.cluster import Cluster
+from fedproc.simulation.workers.grouping import Work, imbalance
 
-Asked = int | str  # a number, or auto
+Asked = int | str | Cluster  # a number, auto, or a cluster's
 
-UNDER_MPS = 6  # workers on one GPU whose kernels run at the same time (benchmarks/workers.py)
+UNDER_MPS = (7, 6, 8)  # workers on one GPU whose kernels run at the same time, the best first (benchmarks/workers.py)
 WITHOUT_MPS = 1  # and where they would take turns
 WORTH = 60.0  # seconds of work, as estimated, from which starting workers pays
 GPU_SPEED = 15e12  # operations a second of one process, for that estimate: what was measured, simple CNN, H200
@@ -57,14 +59,17 @@ class Choice:
         return found
 
 
-def parsed(word: str) -> Asked:
-    """The value of --workers."""
-    if word == "auto":
-        return word
-    if not word.isdecimal() or int(word) < 1:
+def parsed(word: str, cluster_word: str | None = None, shared_lock: bool = False) -> Asked:
+    """The values of --workers, --cluster and --shared-lock."""
+    if word != "auto" and (not word.isdecimal() or int(word) < 1):
         hint = meant(word, ["auto"])
         raise InputError(f"--workers {word}: expected auto, or a whole number of at least 1{hint}")
-    return int(word)
+    workers = word if word == "auto" else int(word)
+    if cluster_word is not None:
+        return cluster.parsed(cluster_word, workers, shared_lock)
+    if shared_lock:
+        raise InputError("--shared-lock: is for --cluster")
+    return workers
 
 
 def on_cpu(asked: Asked, works: Sequence[Work], cores: int, memory: int | None) -> Choice:
@@ -83,16 +88,16 @@ def on_cpu(asked: Asked, works: Sequence[Work], cores: int, memory: int | None) 
 
 
 def on_gpus(
-    asked: Asked, works: Sequence[Work], devices: Sequence[str | None], start_mps: Callable[[], str | None]
+    asked: Asked, works: Sequence[Work], devices: Sequence[str | None], start_mps: Callable[[int], str | None]
 ) -> Choice:
-    """Several processes a GPU where their kernels run at the same time, which takes MPS: `start_mps` has it started, or
-    says why it cannot be. Several GPUs have at least one each.
+    """Several processes a GPU where their kernels run at the same time, which takes MPS: `start_mps` has it started for
+    so many workers, or says why it cannot be. Several GPUs have at least one each.
     """
     busy = [work for work in works if work.operations > 0]
     most, gpus = max(1, len(busy)), tuple(devices)
     if isinstance(asked, int):
         count = min(asked, most)
-        reason = None if count <= len(gpus) else start_mps()
+        reason = None if count <= len(gpus) else start_mps(count)
         without = f"; they take turns, since there is no MPS: {reason}" if reason else ""
         mps = count > len(gpus) and reason is None
         return Choice(count, f"{_requested(asked, len(busy))}{without}", gpus[:count], mps)
@@ -104,11 +109,14 @@ def on_gpus(
         return Choice(count, "one for each GPU, which a client of this network keeps busy alone", gpus[:count])
     if most <= len(gpus):
         return Choice(most, "one for each run", gpus[:most])
-    reason = start_mps()
-    each = WITHOUT_MPS if reason else UNDER_MPS
-    count = min(each * len(gpus), most)
-    why = f"{each} for each GPU was the best of 1 to 6 {'without' if reason else 'under'} MPS on an H200"
-    return Choice(count, f"{why} ({reason})" if reason else why, gpus[:count], reason is None)
+    count = min((min(each * len(gpus), most) for each in UNDER_MPS), key=lambda count: imbalance(busy, count))
+    reason = start_mps(count)
+    if reason is None:
+        why = "6 to 8 for each GPU were the best of 1 to 18 under MPS on an H200, and so the work is shared evenly"
+        return Choice(count, why, gpus[:count], mps=True)
+    count = min(WITHOUT_MPS * len(gpus), most)
+    why = f"{WITHOUT_MPS} for each GPU was the best of 1 to 4 without MPS on an H200"
+    return Choice(count, f"{why} ({reason})", gpus[:count])
 
 
 def _too_little(seconds: float, runs: int) -> Choice:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +42,12 @@ class Group:
     deaths: int = 0
     not_before: float = 0.0  # when it may go on
     said: list[str] = field(default_factory=list)  # what there is to say of it when it goes on
+    began: float = 0.0  # when its worker did
+    rounds: int = 0  # of all its runs, done by this worker
+
+    def pace(self) -> float | None:
+        """Seconds that a round of all its runs took on average, the first ones and what they need included."""
+        return (time.monotonic() - self.began) * len(self.labels) / self.rounds if self.rounds else None
 
 
 def estimated(experiments: Mapping[str, tuple[Experiment, Path | None]], library: Library, fresh: Fresh) -> list[Work]:
@@ -93,6 +100,13 @@ def grouped(works: Sequence[Work], count: int) -> list[Group]:
     heaviest = sorted(range(count), key=lambda at: -load[at])
     found = (sorted(labels[at], key=order.__getitem__) for at in heaviest if labels[at])
     return [Group(number, each) for number, each in enumerate(found)]
+
+
+def imbalance(works: Sequence[Work], count: int) -> float:
+    """How much more than its share of the work the largest of so many groups has."""
+    of = {work.label: work.operations for work in works}
+    largest = max(sum(of[label] for label in group.labels) for group in grouped(works, count))
+    return round(largest * count / sum(of.values()), 3)
 
 
 def groups_on_cpu(works: Sequence[Work], workers: int, cores: int) -> list[Group]:

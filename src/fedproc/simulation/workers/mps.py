@@ -34,7 +34,7 @@ class NoDaemon(Exception):
 
 
 class Daemon:
-    """A private daemon that was seen to work, until `close`. `environment` is a worker's."""
+    """A private daemon, until `close`; `wait` sees whether it works. `environment` is what workers have different."""
 
     def __init__(self, folder: Path) -> None:
         """Its logs go into the folder, and its sockets where their names are not too long."""
@@ -50,11 +50,14 @@ class Daemon:
         self._guard = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
+        self.environment: dict[str, str | None] = {VISIBLE: None, PIPES: str(self._pipes)}
+
+    def wait(self) -> None:
+        """Until it works. One that does not is ended."""
         said = _line(self._guard, 90.0)
         if said != READY:
             self.close()
             raise NoDaemon(said or "its guard did not answer")
-        self.environment = client_environment(self._pipes)
 
     def close(self) -> None:
         """End it: the guard does, as soon as its input ends."""

@@ -1,6 +1,4 @@
-"""A worker as a process of this machine. A worker elsewhere (another machine, a cluster's job) would be another class
-with these methods.
-"""
+"""A worker as a process of this machine. A job of a cluster is another class with these methods (distant.py)."""
 
 from __future__ import annotations
 
@@ -32,6 +30,7 @@ class Worker(Protocol):
 
     number: int
     pid: int
+    one_group: bool  # whether it ends when its first group is done
 
     def fileno(self) -> int:
         """What can be waited for until there is something to receive."""
@@ -61,11 +60,13 @@ class Worker(Protocol):
 class Process:
     """A worker of this machine, with a log of its own. It ends when this process does, in whatever way that happens."""
 
-    def __init__(
-        self, place: Place, log: Path, images: Sequence[MappedImages], environment: Mapping[str, str] | None = None
-    ) -> None:
-        self.number = place.worker
+    one_group = False
+
+    def __init__(self, number: int, log: Path, images: Sequence[MappedImages]) -> None:
+        """It loads what it needs from now on, and waits to be told where to work."""
+        self.number = number
         self.log = log
+        self._images = images
         ours, theirs = os.pipe()
         with log.open("ab") as output:
             self._log_began = output.tell()
@@ -75,7 +76,6 @@ class Process:
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=output,
-                    env=None if environment is None else dict(environment),
                     pass_fds=[theirs, *(each.handle for each in images)],
                     start_new_session=True,  # Ctrl-C is the driver's, who passes it on
                 )
@@ -86,7 +86,11 @@ class Process:
         os.set_blocking(ours, False)
         self._events, self._lines = ours, Lines()
         self.pid = self._process.pid
-        self.send({"place": place.message(), "images": [each.message() for each in images]})
+
+    def begin(self, place: Place, environment: Mapping[str, str | None]) -> None:
+        """Say where it works, and what of the environment is different there (None: not set)."""
+        images = [each.message() for each in self._images]
+        self.send({"place": place.message(), "environment": dict(environment), "images": images})
 
     def fileno(self) -> int:
         return self._events
@@ -128,6 +132,11 @@ class Process:
         self.release()
         return True
 
+    def end(self) -> None:
+        """At once, where it has not ended yet."""
+        self.kill()
+        self.wait(5.0)
+
     def fate(self) -> str:
         code = self._process.returncode
         if code is None:
@@ -139,7 +148,14 @@ class Process:
         return f"was ended by {name}{hint}"
 
     def last_words(self) -> str:
-        with self.log.open("rb") as file:
-            file.seek(self._log_began)
-            lines = file.read().decode(errors="replace").splitlines()
-        return "\n".join(lines[-LAST:])
+        return last_lines(self.log, self._log_began)
+
+
+def last_lines(log: Path, began: int) -> str:
+    """The end of what a worker printed to a log since it had so many bytes."""
+    if not log.exists():
+        return ""
+    with log.open("rb") as file:
+        file.seek(began)
+        lines = file.read().decode(errors="replace").splitlines()
+    return "\n".join(lines[-LAST:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -17,21 +17,25 @@ from fedproc.errors import InputError, MethodError, RunError
 from fedproc.experiment import Experiment
 from fedproc.files import write_json
 from fedproc.kernels import cpu
-from fedproc.lanes import cores
+from fedproc.lanes import Share, cores
 from fedproc.runs.folder import RunFolder
 from fedproc.runs.keeper import Fresh, failed_result
 from fedproc.runs.saved import read_run
 from fedproc.simulation.drive import Run, check_same, run_all, said_of_kept
 from fedproc.simulation.interrupt import Interrupt
+from fedproc.simulation.place import Place
 from fedproc.simulation.preparation import Library
 from fedproc.simulation.session import Session
 from fedproc.simulation.watching import Nobody, Record, Watched, Watcher, headline
 from fedproc.simulation.workers import mps
 from fedproc.simulation.workers.choice import Asked, Choice, free_memory, on_cpu, on_gpus, wants_mps
+from fedproc.simulation.workers.cluster import RUNS, Cluster, expect_locks, show_folder, wait_for_locks
+from fedproc.simulation.workers.clusters import ClusterJobs, connected
+from fedproc.simulation.workers.distant import Job
 from fedproc.simulation.workers.grouping import Group, estimated, grouped, groups_on_cpu
-from fedproc.simulation.workers.images import shared
+from fedproc.simulation.workers.images import MappedImages, shared
 from fedproc.simulation.workers.messages import Message
-from fedproc.simulation.workers.process import Process
+from fedproc.simulation.workers.process import Process, Worker
 from fedproc.simulation.workers.supervisor import DistantRun, Supervisor
 
 FOLDER = "workers"  # of the output folder: logs, and workers.json
@@ -53,6 +57,8 @@ def run_many(
     workers are spread over, otherwise all GPUs that the experiments may use.
     """
     watcher, interrupt, library = watcher or Nobody(), interrupt or Interrupt(), Library()
+    if isinstance(workers, Cluster):
+        return _on_cluster(experiments, workers, home, fresh, watcher, interrupt)
     if workers == 1 or not experiments:
         return run_all(experiments, fresh=fresh, watcher=watcher, interrupt=interrupt)
     if home is None or any(path is None for _, path in experiments.values()):
@@ -64,10 +70,30 @@ def run_many(
         driver = _Driver(experiments, library, home / FOLDER, ends)
         choice = driver.choose(workers, devices, fresh)
         if choice.workers == 1:
+            driver.dismiss()
             said = [] if choice.obvious else [f"one process: {choice.reason}"]
             noting = _Noting(watcher, said)
             return run_all(experiments, fresh=fresh, watcher=noting, interrupt=interrupt, library=library)
         return driver.run(choice, fresh, watcher, interrupt)
+
+
+def _on_cluster(
+    experiments: Asking, cluster: Cluster, home: Path | None, fresh: Fresh, watcher: Watcher, interrupt: Interrupt
+) -> list[Run]:
+    """Over jobs of a cluster that is there already, in folders that all its nodes see."""
+    paths = [path for _, path in experiments.values() if path is not None]
+    if home is None or len(paths) < len(experiments):
+        raise InputError(f"--cluster {cluster}: needs --out, a folder that all nodes share")
+    expect_locks(home, cluster.shared_lock)
+    check_same([experiment for experiment, _ in experiments.values()])
+    with ExitStack() as ends:
+        driver = _Driver(experiments, Library(), home / FOLDER, ends)
+        jobs = connected(cluster)
+        ends.callback(jobs.close)
+        choice = driver.choose_on(jobs, cluster, fresh)
+        word = show_folder(home / FOLDER)
+        wait_for_locks(paths)  # of a command that was killed
+        return driver.run(choice, fresh, watcher, interrupt, lambda place: Job(jobs, place, home / FOLDER, word))
 
 
 class _Noting:
@@ -86,7 +112,9 @@ class _Driver:
 
     def __init__(self, experiments: Asking, library: Library, folder: Path, ends: ExitStack) -> None:
         self._experiments, self._library, self._folder, self._ends = experiments, library, folder, ends
-        self._environment: dict[str, str] | None = None  # of workers, where it is not ours
+        self._environment: dict[str, str | None] = {}  # what is different in workers'
+        self._images: list[MappedImages] | None = None
+        self._early: list[Process] = []  # workers that load what they need while it is still settled what they do
         self._broken: dict[str, Record] = {}
         self._events: list[Record] = []
         self._kept: list[str] = []  # runs that --fresh does not start over
@@ -106,40 +134,86 @@ class _Driver:
             return replace(choice, devices=tuple(devices or (None,)))
         return on_gpus(asked, self._works, devices or _gpus(device), self._start_mps)
 
-    def _start_mps(self) -> str | None:
-        """Why there is no MPS, or None."""
+    def choose_on(self, jobs: ClusterJobs, cluster: Cluster, fresh: bool) -> Choice:
+        """How many jobs of a cluster at a time."""
+        self._works = estimated(self._experiments, self._library, fresh)
+        named = {experiment.device for experiment, _ in self._experiments.values()}
+        if len(named) > 1:
+            raise InputError(
+                f"--cluster {cluster}: expected the same --device for all runs, got {', '.join(sorted(named))}"
+            )
+        busy = sum(work.operations > 0 for work in self._works)
+        choice, self._on_gpu = jobs.choose(named.pop(), cluster.workers, busy)
+        return choice
+
+    def _start_mps(self, count: int) -> str | None:
+        """Why there is no MPS for so many workers, or None. They come up with it."""
         if mps.given():
             return mps.works(os.environ)
         if not wants_mps():
             return "FEDPROC_MPS is 0"
         try:
             daemon = mps.Daemon(self._folder)
+            self._ends.callback(daemon.close)
+            self._early = [self._process(number) for number in range(count)]
+            daemon.wait()
         except mps.NoDaemon as error:
             return str(error)
-        self._ends.callback(daemon.close)
         self._environment = daemon.environment
         return None
 
-    def run(self, choice: Choice, fresh: Fresh, watcher: Watcher, interrupt: Interrupt) -> list[Run]:
+    def _process(self, number: int) -> Process:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if self._images is None:
+            self._images = shared(self._library, [experiment for experiment, _ in self._experiments.values()])
+            for mapped in self._images:
+                self._ends.callback(mapped.close)
+        made = Process(number, self._folder / f"worker-{number}.log", self._images)
+        self._ends.callback(made.end)
+        return made
+
+    def dismiss(self) -> None:
+        """There is nothing to do for workers."""
+        for process in self._early:
+            process.end()
+
+    def run(
+        self,
+        choice: Choice,
+        fresh: Fresh,
+        watcher: Watcher,
+        interrupt: Interrupt,
+        hire: Callable[[Place], Worker] | None = None,
+    ) -> list[Run]:
+        """Over processes of this machine, or whomever `hire` finds, each of whom has a core and a whole GPU then."""
         runs: dict[str, DistantRun] = {}
         about = self._check(fresh, runs, choice)
         works = [work for work in self._works if work.label in runs]
         if not works:
             return [self._made(label) for label in self._experiments]
-        each = max(1, cores() // choice.workers)
-        groups = grouped(works, choice.workers) if self._on_gpu else groups_on_cpu(works, choice.workers, each)
+        here = cores() if hire is None else choice.workers
+        each = max(1, here // choice.workers)
+        if self._on_gpu:
+            groups = grouped(works, choice.workers if hire is None else max(choice.workers, len(works) // RUNS))
+        else:
+            groups = groups_on_cpu(works, choice.workers, each)
         at_once = sum(sorted(len(group.labels) for group in groups)[-choice.workers :])
-        places = choice.places(cores(), at_once, [Path(sys.argv[0]).name, *sys.argv[1:]])
-        if not self._on_gpu:
+        places = choice.places(here, at_once, [Path(sys.argv[0]).name, *sys.argv[1:]])
+        if hire is not None:
+            places = [replace(place, share=Share(1)) for place in places]
+        elif not self._on_gpu:
             cpu.missing()  # compiles the kernels once
-        images = shared(self._library, [experiment for experiment, _ in self._experiments.values()])
-        self._folder.mkdir(parents=True, exist_ok=True)
+        early = {process.number: process for process in self._early}
 
-        def start(number: int) -> Process:
-            return Process(places[number], self._folder / f"worker-{number}.log", images, self._environment)
+        def start(number: int) -> Worker:
+            if hire is not None:
+                return hire(places[number])
+            made = early.pop(number, None) or self._process(number)
+            made.begin(places[number], self._environment)
+            return made
 
         def noted(event: Record) -> None:
-            self._events.append({"at": datetime.now(UTC).isoformat(timespec="seconds"), **event})
+            self._events.append({"at": datetime.now(UTC).isoformat(timespec="milliseconds"), **event})
             self._write(choice, groups)
 
         supervisor = Supervisor(choice.workers, start, self._order, runs, watcher, interrupt, noted)
@@ -149,8 +223,6 @@ class _Driver:
         finally:
             supervisor.dismiss()
             watcher.end()
-            for mapped in images:
-                mapped.close()
         return [self._made(label) for label in self._experiments]
 
     def _write(self, choice: Choice, groups: Sequence[Group]) -> None:

@@ -147,15 +147,21 @@ class Supervisor:
                     run.follow(state)
                     self._watcher.update(run)
                 group.said.clear()
+                group.rounds, group.began = 0, time.monotonic()
             case "update":
                 run = self._runs[message["label"]]
                 run.records += message["records"]
                 run.follow(message)
                 if message["records"]:
                     group.deaths = 0
+                    group.rounds += len(message["records"])
                 self._watcher.update(run)
             case "done":
                 seat.group = None
+                if seat.worker is not None and seat.worker.one_group:
+                    seat.worker.wait(PATIENCE)
+                    seat.worker = None
+                self._noted({"event": "done", "worker": seat.number, "seconds_per_round": group.pace()})
             case "refused":
                 seat.group = None
                 raise (InputError if message["kind"] == "input" else RunError)(message["text"])

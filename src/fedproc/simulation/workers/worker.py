@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fedproc.simulation.workers.messages import Message, encoded
 
@@ -63,10 +63,16 @@ class Driver:
                 self.send({"event": "alive"})
 
 
+class Sender(Protocol):
+    """Whatever brings messages to the driver."""
+
+    def send(self, message: Message) -> None: ...
+
+
 class Reporter:
     """Tells the driver what becomes of a group's runs."""
 
-    def __init__(self, driver: Driver, group: int) -> None:
+    def __init__(self, driver: Sender, group: int) -> None:
         self._driver, self._group = driver, group
         self._sent: dict[str, int] = {}
         self.began = False
@@ -124,6 +130,7 @@ def main(events: int, parent: int) -> None:
 
     import torch  # from here on the driver is listened to
 
+    import fedproc.simulation.drive  # noqa: F401  # what is slow to load, while the driver still prepares
     from fedproc.simulation.interrupt import Interrupt
     from fedproc.simulation.place import Place
     from fedproc.simulation.preparation import Library
@@ -132,6 +139,8 @@ def main(events: int, parent: int) -> None:
     interrupt = Interrupt()
     signal.signal(signal.SIGTERM, lambda number, frame: interrupt.request())
     given = driver.commands.get()
+    for name, value in given["environment"].items():  # CUDA reads it when it is first used
+        os.environ.pop(name, None) if value is None else os.environ.__setitem__(name, value)
     place = Place.of(given["place"])
     torch.set_num_threads(place.share.cores)
     library = Library()
@@ -139,8 +148,8 @@ def main(events: int, parent: int) -> None:
     try:
         while True:
             command = driver.commands.get()
-            _keep_to(place, command)
-            _train(command, driver, library, place, interrupt)
+            keep_to(place, command)
+            train(command, driver, library, place, interrupt)
     except KeyboardInterrupt:
         os._exit(130)
     except BaseException:
@@ -148,7 +157,7 @@ def main(events: int, parent: int) -> None:
         os._exit(1)  # at once: what is broken may be the GPU
 
 
-def _keep_to(place: Place, command: Message) -> None:
+def keep_to(place: Place, command: Message) -> None:
     """Take no more of a GPU's memory than this worker's part."""
     import torch
 
@@ -160,7 +169,7 @@ def _keep_to(place: Place, command: Message) -> None:
         torch.cuda.set_per_process_memory_fraction(place.share.memory, device.index)
 
 
-def _train(command: Message, driver: Driver, library: Library, place: Place, interrupt: Interrupt) -> None:
+def train(command: Message, driver: Sender, library: Library, place: Place, interrupt: Interrupt) -> None:
     """Train a group. What is wrong with the input, or with the disk, is the driver's to say; everything else ends this
     process, and the driver hands the group on.
     """
