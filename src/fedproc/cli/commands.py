@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from fedproc import __version__
-from fedproc.cli import compare, data, federate, listing, paper, predict, report, run
+from fedproc.cli import compare, data, federate, listing, paper, predict, report, run, sweep
 from fedproc.cli.parser import Parser
 from fedproc.methods.plugin import all_methods
 from fedproc.simulation.interrupt import Interrupt
@@ -27,7 +27,7 @@ def build_parser(plugins: Sequence[Path] = ()) -> Parser:
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     methods = all_methods(plugins)
-    for part in (run, compare, data, federate):
+    for part in (run, compare, sweep, data, federate):
         part.add(commands, methods)
     for other in (paper, report, listing, predict):
         other.add(commands)
