@@ -82,7 +82,8 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
             console.print(f"{why}: there are no differences to show; --reference takes another row", highlight=False)
         else:
             console.print(ONE_SEED)
-    console.print(f"runs, comparison.json and curves.png are in {parsed.out}", highlight=False)
+    drawn = ", curves.png and differences.png" if (parsed.out / "differences.png").exists() else " and curves.png"
+    console.print(f"runs, comparison.json{drawn} are in {parsed.out}", highlight=False)
     failed = [f"{row.label}, seed {seed}" for row in done.rows for seed in row.failed]
     if failed:
         raise RunError(f"failed: {'; '.join(failed)}; the reason is in each run's result.json")
