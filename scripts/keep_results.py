@@ -7,7 +7,7 @@ Every run folder below SOURCE whose run is finished or diverged becomes TARGET/<
 metrics, result, environment, partition and the last confusion matrix; a table or figure of `fedproc paper` is copied
 but for the paths of its runs. Where the data lay and where the run was written say nothing and become DIR. Of what
 `fedproc compare` wrote, TARGET/comparison.json says what all runs in TARGET come to, with those that earlier calls put
-there. COMMIT is the one that the runs were made with, for machines without git: it is refused where its sources have
+there; what `fedproc sweep` wrote beside its runs is copied. COMMIT is the one that the runs were made with, for machines without git: it is refused where its sources have
 another hash than a run recorded, and goes on record otherwise.
 """
 
@@ -28,6 +28,7 @@ from fedproc.runs.lines import append_line, read_lines
 from fedproc.runs.provenance import hash_of
 from fedproc.runs.schema import ConfusionLine
 
+SWEPT = ("ranking.json", "ranking.csv", "ranking.md", "options.csv", "options.md", "options.png", "winners.toml")
 PLACES = ("--data-dir", "--out", "--import")
 
 
@@ -41,6 +42,7 @@ def without_places(config: dict[str, Any]) -> dict[str, Any]:
 def without_paths(environment: dict[str, Any]) -> dict[str, Any]:
     words = environment["command"]
     shown = ["DIR" if before in PLACES else word for before, word in zip(["", *words], words, strict=False)]
+    shown = [Path(word).name if word.startswith("/") else word for word in shown]
     return {**environment, "command": shown}
 
 
@@ -94,6 +96,9 @@ def main() -> None:
             (home / file.name).write_bytes(file.read_bytes())
         write_json(home / "exhibit.json", {**json.loads(exhibit.read_text(encoding="utf-8")), "runs": {}})
         print(home)
+    if (source / "sweep.json").exists():
+        for name in ("sweep.json", "trials.json", *SWEPT):
+            (target / name).write_bytes((source / name).read_bytes())
     if (source / "comparison.json").exists():
         write_json(target / "comparison.json", compared(target))
 

@@ -7,7 +7,7 @@ import math
 import pytest
 from scipy import stats
 
-from fedproc.statistics import compare, holm
+from fedproc.statistics import Paired, compare, family, holm, over_settings
 
 BASE = {0: 0.60, 1: 0.62, 2: 0.64, 3: 0.61}
 
@@ -37,6 +37,57 @@ def test_only_common_seeds_count_and_one_is_too_few() -> None:
     found = compare({"base": BASE, "few": {3: 0.7, 9: 0.1}, "some": {0: 0.7, 2: 0.8, 9: 0.1}}, "base")
     assert "few" not in found and "base" not in found
     assert found["some"].seeds == (0, 2)
+
+
+def test_two_seeds_have_a_difference_and_no_interval() -> None:
+    rows = {"base": BASE, "two": {0: 0.7, 2: 0.8}, "all": {s: v + 0.01 + 0.001 * s for s, v in BASE.items()}}
+    found = compare(rows, "base")
+    two = found["two"]
+    assert two.difference == pytest.approx(0.13) and two.values == pytest.approx((0.1, 0.16))
+    assert (two.low, two.high, two.detectable, two.verdict) == (None, None, None, "2 seeds, too few")
+    assert found["all"].corrected == found["all"].p  # the other is no test, so there is one
+
+
+def test_what_is_detectable_is_said_for_the_strictest_step_and_with_its_range() -> None:
+    other = {0: 0.61, 1: 0.65, 2: 0.66, 3: 0.63}
+    alone = compare({"base": BASE, "other": other}, "base")["other"]
+    more = {f"row {k}": {s: v + 0.001 * ((s * k) % 3) for s, v in BASE.items()} for k in (1, 2, 4, 5)}
+    one = compare({"base": BASE, "other": other, **more}, "base")["other"]
+    error = math.sqrt(2 / 3) / 2 / 100
+    assert one.detectable is not None and alone.detectable is not None and one.detectable > alone.detectable
+    bound = float(stats.t.ppf(1 - 0.025 / 5, 3))  # of five tests
+    assert stats.nct.sf(bound, 3, one.detectable / error) == pytest.approx(0.8, abs=1e-5)
+    assert one.detectable_low == pytest.approx(one.detectable * math.sqrt(3 / stats.chi2.ppf(0.975, 3)))
+    assert one.detectable_high == pytest.approx(one.detectable * math.sqrt(3 / stats.chi2.ppf(0.025, 3)))
+
+
+def test_equal_within_half_a_point_takes_two_tests() -> None:
+    close = {s: v + 0.001 * (-1) ** s for s, v in BASE.items()}
+    one = compare({"base": BASE, "close": close}, "base")["close"]
+    lower, upper = (stats.ttest_1samp(one.values, end, alternative=side).pvalue
+                    for end, side in ((-0.005, "greater"), (0.005, "less")))  # fmt: skip
+    assert one.equivalence == pytest.approx(max(lower, upper)) and one.equivalence < 0.05
+    assert one.verdict == "equal within 0.5 points"
+    wide = compare({"base": BASE, "wide": {s: v + 0.02 * (-1) ** s for s, v in BASE.items()}}, "base")["wide"]
+    assert wide.equivalence > 0.3 and wide.verdict == "no difference seen"
+
+
+def test_a_family_over_several_comparisons() -> None:
+    first = compare({"base": BASE, "a": {0: 0.61, 1: 0.65, 2: 0.66, 3: 0.63}}, "base")["a"]
+    second = compare({"base": BASE, "b": {0: 0.60, 1: 0.63, 2: 0.66, 3: 0.61}}, "base")["b"]
+    both = family({("one", "a"): first, ("two", "b"): second})
+    assert both["one", "a"].corrected == pytest.approx(2 * first.p)
+    assert both["two", "b"].corrected == max(2 * first.p, second.p)
+
+
+def test_the_mean_over_settings_is_taken_seed_by_seed() -> None:
+    one = compare({"base": BASE, "a": {s: v + 0.01 * s for s, v in BASE.items()}}, "base")["a"]  # 0, 1, 2, 3
+    two = compare({"base": BASE, "a": {s: BASE[s] - 0.01 * s for s in (1, 2, 3)}}, "base")["a"]  # -1, -2, -3
+    three = compare({"base": BASE, "a": {s: v + 0.03 for s, v in BASE.items()} | {1: 0.68}}, "base")["a"]  # 3, 6, 3, 3
+    mean = over_settings([one, two, three])
+    assert mean is not None and mean.seeds == (1, 2, 3)
+    assert mean.values == pytest.approx((0.02, 0.01, 0.01)) and mean.difference == pytest.approx(0.04 / 3)
+    assert over_settings([one, Paired((9, 8), 0.1, None, None, 1, 1, values=(0.1, 0.1))]) is None
 
 
 def test_the_same_difference_every_time() -> None:

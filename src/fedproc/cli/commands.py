@@ -19,7 +19,8 @@ from fedproc.simulation.interrupt import Interrupt
 COMMANDS = {
     "run": {"run": "run one experiment, or continue it"},
     "compare": {"compare": "methods side by side over several seeds"},
-    "data": {"data": "show a partition, or write it as folders"},
+    "sweep": {"sweep": "search the best options of methods on validation samples"},
+    "data": {"data": "show or write a partition; check or convert your own images"},
     "federate": {"federate": "train with sites on other machines that keep their images"},
     "paper": {"paper": "the paper's tables and figures; at full scale with the published number next to ours"},
     "report": {"report": "runs as one page with figures"},
@@ -29,7 +30,7 @@ COMMANDS = {
         "export": "write a trained model for use elsewhere",
     },
 }
-WITH_METHODS = ("run", "compare", "data", "federate")  # whose flags include the options of methods
+WITH_METHODS = ("run", "compare", "sweep", "data", "federate")  # whose flags include the options of methods
 
 
 def build_parser(plugins: Sequence[Path] = (), only: str | None = None) -> Parser:

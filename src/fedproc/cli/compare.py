@@ -94,7 +94,8 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     if sites := sites_of(done):
         write_file(parsed.out / "sites.csv", partial(Path.write_text, data=site_table(sites).csv(), encoding="utf-8"))
         print_table(console, site_table(sites))
-    console.print(f"runs, comparison.json and curves.png are in {parsed.out}", highlight=False)
+    drawn = ", curves.png and differences.png" if (parsed.out / "differences.png").exists() else " and curves.png"
+    console.print(f"runs, comparison.json{drawn} are in {parsed.out}", highlight=False)
     failed = [f"{row.label}, seed {seed}" for row in done.rows for seed in row.failed]
     if failed:
         raise RunError(f"failed: {'; '.join(failed)}; the reason is in each run's result.json")

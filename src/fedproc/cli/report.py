@@ -19,7 +19,7 @@ self-contained; tables are next to it as CSV, Markdown and LaTeX, figures as PNG
 
 
 def add(commands: Any) -> None:
-    usage = "fedproc report DIR ... [--out DIR] [--reference LABEL] [--columns HEAD ...] [--open]"
+    usage = "fedproc report DIR ... [--out DIR] [--reference LABEL] [--columns HEAD ...] [--primary NAME ...] [--open]"
     parser: Parser = commands.add_parser("report", epilog=EPILOG, usage=usage)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folders with runs")
     parser.add_argument("--out", type=Path, help="folder to write; default: report in the first DIR")
@@ -35,6 +35,14 @@ def add(commands: Any) -> None:
         default=[],
         help="columns of the accuracies in LaTeX, as final 'last 10' 'nearest prototype'; default: all",
     )
+    parser.add_argument(
+        "--primary",
+        nargs="+",
+        metavar="NAME",
+        default=[],
+        help="comparisons, by their folders' names, whose final accuracies are the page's one primary family; the rest "
+        "is called exploratory; default: the only setting there is, or none",
+    )
     parser.add_argument("--open", action="store_true", help="show it in the browser")
     parser.set_defaults(command=command)
 
@@ -44,9 +52,8 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
 
     with console.status("") as status:
         out = parsed.out or parsed.folders[0] / "report"
-        page = write_report(
-            parsed.folders, out, parsed.reference, lambda doing: status.update(escape(doing)), parsed.columns
-        )
+        told = lambda doing: status.update(escape(doing))  # noqa: E731
+        page = write_report(parsed.folders, out, parsed.reference, told, parsed.columns, parsed.primary)
     console.print(f"written: {page}, with its tables/ and figures/", highlight=False, soft_wrap=True)
     if parsed.open:
         webbrowser.open(page.resolve().as_uri())

@@ -16,7 +16,7 @@ def print_table(console: Console, table: Table) -> None:
     """A table with its note below; rows without a name of their own belong to the one above. One that is too wide is
     turned where that makes it narrower, and else its cells are broken.
     """
-    words = {"", "accuracy", "verdict", "site", "method"}
+    words = {"", "accuracy", "verdict", "site", "method", "option", "options", "mean by value (trials)"}
     grouped = any(not row[0].text for row in table.rows)
     if not grouped and not _fits(table, console) and len(table.rows) < len(table.heads) - 1:
         table = table.turned()

@@ -205,9 +205,12 @@ def compare(
         comparison = Comparison([Row.of(label, runs_) for label, runs_ in done.items()], folder, reference)
         if folder is not None:
             from fedproc.figures.curves import draw_curves  # matplotlib takes a while to import
+            from fedproc.figures.differences import draw_differences
 
             write_json(folder / "comparison.json", summary(comparison))
             write_file(folder / "curves.png", draw_curves(curves(comparison)).save)
+            if found := comparison.paired(f"{comparison.prefix}final_accuracy"):
+                write_file(folder / "differences.png", draw_differences(found, comparison.reference).save)
         return comparison
     finally:
         if lock is not None:
@@ -336,7 +339,8 @@ def summary(comparison: Comparison) -> Given:
     seeds = sorted(
         {seed for row in comparison.rows for seed in [*row.diverged, *row.failed, *(run.seed for run in row.runs)]}
     )
-    return {"seeds": seeds, "reference": comparison.reference, "rows": rows}
+    primary = f"{prefix}final_accuracy"
+    return {"seeds": seeds, "reference": comparison.reference, "primary": primary, "rows": rows}
 
 
 def curves(comparison: Comparison) -> dict[str, list[list[Given]]]:

@@ -14,13 +14,21 @@ from fedproc import __version__
 from fedproc.comparison.compare import curves, sites_of
 from fedproc.errors import InputError
 from fedproc.figures.curves import draw_curves
+from fedproc.figures.differences import draw_differences
 from fedproc.figures.style import lines
 from fedproc.paper.exhibits import EXHIBITS, REFERENCE
+from fedproc.report.families import families_of, finals, validated
 from fedproc.report.gather import Exhibited, Gathered, Group, gather, many
 from fedproc.report.heatmaps import draw_classes, draw_confusions, draw_holdings
 from fedproc.report.page import Page
 from fedproc.report.sites import draw_gains, site_table
-from fedproc.report.summary import accuracies, differences, differences_by_column
+from fedproc.report.summary import (
+    EXPLORATORY,
+    accuracies,
+    differences,
+    differences_by_column,
+    means_over_settings,
+)
 from fedproc.report.tables import Grid, Number, Shown, Table
 from fedproc.report.times import PARTS, draw_times
 from fedproc.runs.lock import expect_folder
@@ -42,9 +50,11 @@ def write_report(
     reference: str | None = None,
     progress: Callable[[str], object] = str,
     columns: Sequence[str] = (),
+    primary: Sequence[str] = (),
 ) -> Path:
     """Write index.html, tables/ and figures/ into `out`; returns the page. `progress` gets a text for each step.
-    `columns` are those that the LaTeX files of accuracies have, all if none is named.
+    `columns` are those that the LaTeX files of accuracies have, all if none is named; `primary` names the comparisons
+    whose final accuracies are the page's one primary family.
     """
     expect_folder(out)
     progress("reading runs")
@@ -69,9 +79,14 @@ def write_report(
             *_differences(page, name, content),
             _lost(exhibit),
         )
+    families = families_of(gathered.groups, primary)
+    over = means_over_settings([(g.comparison.reference, finals(g)) for g in gathered.groups if not validated(g)])
+    if over is not None:
+        page.section("settings", "Over settings", page.table("settings", over))
     for place, group in enumerate(gathered.groups):
         progress(f"drawing {place + 1} of {len(gathered.groups)}: {group.title}")
-        _section(page, f"setting-{place}", group, len(gathered.groups) > MOST_OPEN, columns)
+        folded = len(gathered.groups) > MOST_OPEN
+        _section(page, f"setting-{place}", group, folded, columns, families.get(place))
     if gathered.runs:
         page.section("runs", "All runs", *_runs(page, gathered))
         page.section("origin", "Commands and machines", *_origin(gathered.runs))
@@ -109,12 +124,20 @@ def _differences(page: Page, name: str, content: dict[str, Any]) -> list[str]:
     """An exhibit's paired differences, where it was made of several seeds."""
     found: dict[str, dict[str, Paired]] = {}
     for one in content.get("differences", []):
-        numbers = {field: one[field] for field in Paired.__dataclass_fields__}
+        numbers = {field: one[field] for field in Paired.__dataclass_fields__ if field in one}
         found.setdefault(one["column"], {})[one["row"]] = Paired(**{**numbers, "seeds": tuple(one["seeds"])})
-    return [page.table(f"{name}-differences", differences_by_column(found, REFERENCE))] if found else []
+    table = replace(differences_by_column(found, REFERENCE), note=EXPLORATORY) if found else None
+    return [page.table(f"{name}-differences", table)] if table is not None else []
 
 
-def _section(page: Page, name: str, group: Group, folded: bool, columns: Sequence[str]) -> None:
+def _section(
+    page: Page,
+    name: str,
+    group: Group,
+    folded: bool,
+    columns: Sequence[str],
+    primary: Mapping[str, Paired] | None,
+) -> None:
     comparison = group.comparison
     parts = _sites(page, name, group)
     if comparison.rows:
@@ -132,8 +155,11 @@ def _section(page: Page, name: str, group: Group, folded: bool, columns: Sequenc
             "<h3>Learning curves</h3>",
             page.figure(f"{name}-curves", draw_curves(drawn), "Learning curves", ends, lines(drawn)),
         ]
-    if comparison.rows and comparison.paired(f"{comparison.prefix}final_accuracy"):
-        parts += ["<h3>Differences</h3>", page.table(f"{name}-differences", differences(comparison))]
+    if shown := primary or finals(group):
+        drawn_differences = draw_differences(shown, comparison.reference)
+        table = differences(comparison, primary, declared=primary is not None)
+        parts += ["<h3>Differences</h3>", page.figure(f"{name}-seeds", drawn_differences, "Differences by seed")]
+        parts.append(page.table(f"{name}-differences", table))
     more = [*_classes(page, name, group), *_partition(page, name, group), *_time(page, name, group)]
     if folded and more:
         more = ["<details><summary>classes, partition, time</summary>", *more, "</details>"]

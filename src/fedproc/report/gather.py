@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class Group:
     under_way: dict[str, list[SavedRun]]  # by label
     comparison: Comparison
     published: dict[str, Published]
+    name: str = ""  # of a comparison's folder
 
     @property
     def pooled(self) -> bool:
@@ -171,7 +172,7 @@ def _groups(
     groups = []
     for title, (name, rows, asked) in zip(titles, found, strict=True):
         title = f"{name}: {title}" if name and len(found) > 1 else title
-        groups.append(_group(title, rows, reference if reference in rows else asked))
+        groups.append(replace(_group(title, rows, reference if reference in rows else asked), name=name))
     return groups, copies
 
 

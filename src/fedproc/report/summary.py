@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fedproc.comparison.compare import Comparison
 from fedproc.paper.published import Published
 from fedproc.report.tables import Number, Shown, Table
-from fedproc.statistics import Paired
+from fedproc.statistics import Paired, over_settings
 
 Spread = tuple[float, float | None] | None
 NUMBERS = {
@@ -59,9 +59,12 @@ def _same_seeds(comparison: Comparison) -> bool:
     return len({tuple(run.seed for run in row.runs) for row in comparison.rows}) == 1
 
 
-def differences(comparison: Comparison) -> Table:
-    """Each row's paired difference to the reference, in points, with its interval and verdict."""
+def differences(comparison: Comparison, primary: Mapping[str, Paired] | None = None, declared: bool = True) -> Table:
+    """Each row's paired difference to the reference, in points, with its interval and verdict. The final accuracies are
+    the primary family, or a part of the larger one whose tests are given; undeclared, everything is exploratory.
+    """
     found = {words: comparison.paired(comparison.prefix + name) for words, name in KINDS.items()}
+    found["final"] = dict(primary or found["final"])
     rows = []
     for row in comparison.rows:
         for words, by_label in found.items():
@@ -69,7 +72,26 @@ def differences(comparison: Comparison) -> Table:
                 continue
             rows.append([Shown(row.label if words == "final" else ""), Shown(words), *_row(by_label[row.label])])
     title = _about(comparison.reference, list(found["final"].values()))
-    return Table(title, ["", "accuracy", *HEADS], rows, named={"difference": f"difference to {comparison.reference}"})
+    named = {"difference": f"difference to {comparison.reference}"}
+    return Table(title, ["", "accuracy", *HEADS], rows, DECLARED if declared else EXPLORATORY, named)
+
+
+def means_over_settings(found: Sequence[tuple[str, Mapping[str, Paired]]]) -> Table | None:
+    """Each row's mean difference over the settings that have it, all to one reference; None where no row has two."""
+    rows = []
+    labels = dict.fromkeys((reference, label) for reference, by_label in found for label in by_label)
+    for reference, label in labels:
+        settings = [by_label[label] for other, by_label in found if other == reference and label in by_label]
+        one = over_settings(settings) if len(settings) > 1 else None
+        if one is None or one.low is None:
+            continue
+        counts = [Shown(str(number), number) for number in (len(settings), len(one.seeds))]
+        rows.append([Shown(label), Shown(reference), *counts, *_row(one)[:3]])
+    if not rows:
+        return None
+    heads = ["", "to", "settings", "seeds", *HEADS[:2], "p"]
+    title = "mean over settings of the difference in final accuracy, points; seed by seed, over seeds that all have"
+    return Table(title, heads, rows, f"{EXPLORATORY} p is not corrected.")
 
 
 def differences_by_column(found: Mapping[str, Mapping[str, Paired]], reference: str) -> Table:
@@ -80,12 +102,19 @@ def differences_by_column(found: Mapping[str, Mapping[str, Paired]], reference: 
     return Table(title, ["", "column", *HEADS], rows, named={"difference": f"difference to {reference}"})
 
 
+DECLARED = (
+    "Final accuracy is the primary family, with p corrected over its tests. The rest is exploratory: p is corrected "
+    "within each kind of accuracy alone."
+)
+EXPLORATORY = "Exploratory: these are not the page's declared primary family."
+
+
 def _about(reference: str, found: Sequence[Paired], where: str = "") -> str:
     counts = sorted({len(one.seeds) for one in found})
     over = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(*counts)
     return (
-        f"difference to {reference} in points, paired over {over} seeds; p corrected by Holm{where}; "
-        "`detectable`: smallest detectable difference (80 % power)"
+        f"difference to {reference} in points, paired over {over} seeds; p corrected by Holm{where}; `detectable`: "
+        "smallest difference seen with 80 % power at Holm's strictest step, and its range as the deviation is uncertain"
     )
 
 
@@ -93,14 +122,32 @@ def _row(one: Paired) -> list[Shown]:
     """The cells under `HEADS`."""
     return [
         Shown(f"{100 * one.difference:+.2f}", 100 * one.difference),
-        Shown(
-            f"{100 * one.low:+.2f} to {100 * one.high:+.2f}",
-            more={"from": 100 * one.low, "to": 100 * one.high, "seeds": len(one.seeds)},
-        ),
-        Shown(f"{one.corrected:.3f}" if one.corrected >= 0.001 else "< 0.001", one.corrected),
-        Shown("-") if one.detectable is None else Shown(f"{100 * one.detectable:.2f}", 100 * one.detectable),
+        _interval(one),
+        Shown("-") if one.low is None else _p(one.corrected),
+        _detectable(one),
         Shown(one.verdict),
     ]
+
+
+def _interval(one: Paired) -> Shown:
+    if one.low is None or one.high is None:
+        return Shown("-", more={"seeds": len(one.seeds)})
+    ends = {"from": 100 * one.low, "to": 100 * one.high, "seeds": len(one.seeds)}
+    return Shown(f"{100 * one.low:+.2f} to {100 * one.high:+.2f}", more=ends)
+
+
+def _p(p: float) -> Shown:
+    return Shown(f"{p:.3f}" if p >= 0.001 else "< 0.001", p)
+
+
+def _detectable(one: Paired) -> Shown:
+    if one.detectable is None:
+        return Shown("-")
+    text, more = f"{100 * one.detectable:.2f}", {}
+    if one.detectable_low is not None and one.detectable_high is not None:
+        text += f" ({100 * one.detectable_low:.2f} to {100 * one.detectable_high:.2f})"
+        more = {"detectable from": 100 * one.detectable_low, "detectable to": 100 * one.detectable_high}
+    return Shown(text, 100 * one.detectable, more)
 
 
 def _spread(name: str, spread: Spread, scale: float, digits: int = 2) -> Shown:

@@ -134,7 +134,7 @@ class _Driver:
             return replace(choice, devices=tuple(devices or (None,)))
         return on_gpus(asked, self._works, devices or _gpus(device), self._start_mps)
 
-    def choose_on(self, jobs: ClusterJobs, cluster: Cluster, fresh: bool) -> Choice:
+    def choose_on(self, jobs: ClusterJobs, cluster: Cluster, fresh: Fresh) -> Choice:
         """How many jobs of a cluster at a time."""
         self._works = estimated(self._experiments, self._library, fresh)
         named = {experiment.device for experiment, _ in self._experiments.values()}

@@ -1,0 +1,165 @@
+"""A whole search: on validation samples alone, continued where it was killed, and the same again from its seed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import contents
+from PIL import Image
+
+from fedproc import InputError, compare
+from fedproc.cli.commands import execute
+from fedproc.comparison.compare import read_toml
+from fedproc.experiment import flag
+from fedproc.sweep.search import Swept, sweep
+
+SPACE = "lr = [0.01, 0.05]\n\n[fedproc]\ntau = [0.2, 1.0]\n"
+GIVEN: dict[str, Any] = {"clients": 3, "min_size": 5, "epochs": 1, "batch_size": 16, "device": "cpu"}
+VARIANTS = {"averaged": {"method": "fedproc", "fedproc": {"of": "averaged"}}}
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("space") / "space.toml"
+    path.write_text(SPACE)
+    return path
+
+
+def search(space: Path, pictures: Path, out: Path, **more: Any) -> Swept:
+    how = {"trials": 3, "rounds": 1, "promote": [(1, 2, [101, 102])], "variants": VARIANTS, **GIVEN, **more}
+    return sweep(space, ["fedavg"], [100], out, data=str(pictures), **how)
+
+
+@pytest.fixture(scope="module")
+def swept(space: Path, pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Swept:
+    return search(space, pictures, tmp_path_factory.mktemp("swept"))
+
+
+def test_rungs_and_what_is_left_behind(swept: Swept) -> None:
+    homes = sorted(str(path.parent.relative_to(swept.path)) for path in swept.path.rglob("result.json"))
+    assert len(homes) == 2 + 3 + 2 * 2  # fedavg has two points; three trials of the variant; one of each goes on
+    for label, trials in swept.rows.items():
+        best, *others = trials
+        assert [trial.reached for trial in trials] == [1] + [0] * len(others)
+        assert best.mean(0) == max(trial.mean(0) or 0 for trial in trials)
+        assert f"{label}/trial-{best.number}/rung-2/seed-101" in homes
+        assert set(best.scores[1]) == {101, 102}
+    written = json.loads((swept.path / "ranking.json").read_text())
+    assert written["rows"]["averaged"]["winner"] == swept.rows["averaged"][0].number
+    assert Image.open(swept.path / "options.png").size[0] > 500
+
+
+def test_the_test_set_is_not_touched(swept: Swept) -> None:
+    for path in swept.path.rglob("metrics.jsonl"):
+        for line in path.read_text().splitlines():
+            names = set(json.loads(line))
+            assert "val_accuracy" in names and not {"test_accuracy", "accuracy", "prototype_accuracy"} & names
+    for path in swept.path.rglob("config.json"):
+        assert json.loads(path.read_text())["val_fraction"] == 0.1
+
+
+def test_compare_takes_the_winners(swept: Swept, pictures: Path, tmp_path: Path) -> None:
+    winners = read_toml(swept.path / "winners.toml", "--variants")
+    assert list(winners) == ["fedavg-tuned", "averaged-tuned"]
+    assert winners["averaged-tuned"]["fedproc"]["of"] == "averaged"
+    done = compare([], [0], tmp_path, variants=winners, data=str(pictures), rounds=1, **GIVEN)
+    config = json.loads((tmp_path / "averaged-tuned" / "seed-0" / "config.json").read_text())
+    best = swept.rows["averaged"][0]
+    assert [row.label for row in done.rows] == list(winners)
+    assert (config["lr"], config["fedproc"]["tau"]) == (best.values["lr"], best.values["fedproc.tau"])
+
+
+def test_called_again_nothing_is_run_and_more_trials_go_on(
+    swept: Swept, space: Path, pictures: Path, tmp_path: Path
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in swept.path.rglob("metrics.jsonl")}
+    again = search(space, pictures, swept.path)
+    assert again.rows == swept.rows
+    assert {path: path.stat().st_mtime_ns for path in swept.path.rglob("metrics.jsonl")} == before
+    few = search(space, pictures, tmp_path, trials=2)
+    assert {label: len(trials) for label, trials in few.rows.items()} == {"fedavg": 2, "averaged": 2}
+    more = search(space, pictures, tmp_path)
+    first = {label: {t.number: t.scores[0] for t in trials} for label, trials in swept.rows.items()}
+    assert {label: {t.number: t.scores[0] for t in trials} for label, trials in more.rows.items()} == first
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"search_seed": 1}, r"search_seed 1: .* was begun with 0; take that, or another out"),
+        ({"rounds": 2}, r"rounds 2: fedavg in .* has 1"),
+        ({"epochs": 2}, r"epochs 2: fedavg in .* has 1"),
+        ({"promote": [(1, 3, [101, 102])]}, r"promote: 3 rounds: .*rung-2.* has 2"),
+        ({"val_fraction": 0}, "val_fraction 0: a search needs validation samples"),
+        ({"lr": 0.1}, r"lr 0\.1: is searched; leave it out"),
+        ({"promote": [(1, 2, [100])]}, "seeds 100 100: expected each seed once"),
+        ({"trials": None}, "search random: needs trials"),
+        ({"variants": {"fedavg": {"method": "moon"}}}, "variant fedavg: is a row already"),
+        ({"variants": {"moon": {"method": "fedavg"}}}, "variant moon: expected a name"),
+    ],
+)
+def test_what_cannot_be_continued_or_searched_is_refused(
+    swept: Swept, space: Path, pictures: Path, more: dict[str, Any], words: str
+) -> None:
+    before = (swept.path / "sweep.json").read_bytes()
+    with pytest.raises(InputError, match=words):
+        search(space, pictures, swept.path, **more)
+    assert (swept.path / "sweep.json").read_bytes() == before
+
+
+def test_a_trial_that_diverges_comes_last(pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "space.toml").write_text("lr = [1e30]\n")
+    done = search(tmp_path / "space.toml", pictures, tmp_path / "out", trials=2, rounds=2, promote=(), variants={})
+    assert [trial.number for trial in done.rows["fedavg"]] == [1, 2] and done.rows["fedavg"][1].broken
+    assert "diverged" in (tmp_path / "out" / "ranking.md").read_text()
+
+
+def test_the_command(space: Path, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["sweep", str(space), "--methods", "fedavg", "--trials", "2", "--promote", "1:2:101", "--rounds", "1"]
+    flags = [word for name, value in GIVEN.items() for word in (flag(name), str(value))]
+    flags += ["--search", "tpe", "--batch", "1"]
+    assert execute([*words, *flags, "--data", str(pictures), "--out", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr().out
+    assert "which option mattered" in shown and "fedproc compare --variants winners.toml" in shown
+    with pytest.raises(InputError, match="promote 1:2: expected K:ROUNDS:SEED,SEED"):
+        execute([*words[:6], "--promote", "1:2"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["--search random", "--search tpe --batch 2", "--search random --workers 2"])
+def test_killed_and_continued(space: Path, pictures: Path, tmp_path: Path, how: str) -> None:
+    flags = f"--methods fedavg fedproc --trials 4 --seeds 100 --rounds 30 --promote 2:40:101,102 {how}"
+    problem = "--clients 3 --min-size 5 --epochs 1 --batch-size 16 --device cpu --checkpoint-every 3 --data"
+
+    def words(out: str) -> list[str]:
+        line = [sys.executable, "-m", "fedproc", "sweep", str(space), *flags.split(), *problem.split(), str(pictures)]
+        return [*line, "--out", str(tmp_path / out)]
+
+    subprocess.run(words("whole"), check=True, stdout=subprocess.DEVNULL)
+    total = len(list((tmp_path / "whole").rglob("result.json")))
+    kills = []
+    for target in (1, total // 3, (3 * total) // 4):
+        process = subprocess.Popen(words("killed"), stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 120
+        while len(list((tmp_path / "killed").rglob("metrics.jsonl"))) < target and time.monotonic() < deadline:
+            assert process.poll() is None, f"ended by itself after {kills}"
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills.append(target)
+        time.sleep(1.0)  # workers of a killed driver end at once, not at the same moment
+    subprocess.run(words("killed"), check=True, stdout=subprocess.DEVNULL)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for name in ("ranking.json", "trials.json", "winners.toml", "ranking.md", "options.csv"):
+        assert (whole / name).read_bytes() == (killed / name).read_bytes(), (name, kills)
+    homes = sorted(path.parent.relative_to(whole) for path in whole.rglob("result.json"))
+    assert homes == sorted(path.parent.relative_to(killed) for path in killed.rglob("result.json"))
+    for home in homes:
+        assert contents(whole / home) == contents(killed / home), (home, kills)

@@ -1,0 +1,97 @@
+"""The leaderboard's tables are what its kept runs come to."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from fedproc.comparison.compare import Comparison, Row, rows_in
+from fedproc.report.summary import differences
+
+FOLDER = Path(__file__).parent.parent / "docs" / "results" / "leaderboard"
+TEXT = (FOLDER / "README.md").read_text(encoding="utf-8")
+PLAIN = " ".join(TEXT.split())
+
+
+def cells(head: str) -> dict[str, list[str]]:
+    """The rows of the table whose head begins so."""
+    lines = TEXT[TEXT.index(head) :].split("\n\n")[0].splitlines()[2:]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {row[0]: row[1:] for row in rows}
+
+
+@cache
+def comparison() -> Comparison:
+    rows = rows_in(FOLDER / "cifar10-beta0.1" / "runs")
+    return Comparison([Row.of(label, runs) for label, runs in rows.items()], None, "fedavg-tuned")
+
+
+def shown(row: Row, name: str) -> str:
+    values = [100 * value for value in row.by_seed(name).values()]
+    return f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}"
+
+
+def test_the_table() -> None:
+    table = cells("| tuned | seeds |")
+    found = {row[0].text: [cell.text for cell in row[2:]] for row in differences(comparison()).rows if row[0].text}
+    assert {f"{label}-tuned" for label in table} == {row.label for row in comparison().rows}
+    for row in comparison().rows:
+        expected = [str(len(row.runs)), shown(row, "final_accuracy"), *found.get(row.label, [""] * 5)]
+        assert table[row.label.removesuffix("-tuned")] == expected
+
+
+def test_the_exploratory_table() -> None:
+    table = cells("| tuned | nearest prototype |")
+    for row in comparison().rows:
+        names = ("final_prototype_accuracy", "final_ccvr_accuracy", "final_lda_accuracy")
+        assert table[row.label.removesuffix("-tuned")] == [shown(row, name) for name in names]
+
+
+def test_what_the_text_says_of_scaffold_with_fedproc() -> None:
+    both = Comparison(comparison().rows, None, "scaffold-tuned")
+    for name, words in (
+        ("final_accuracy", "({d:+.2f} to SCAFFOLD alone, {low:+.2f} to {high:+.2f})"),
+        ("final_prototype_accuracy", "by {d:.1f} points ({low:.1f} to {high:.1f})"),
+    ):
+        one = both.paired(name)["scaffold+fedproc-tuned"]
+        assert one.low is not None and one.high is not None
+        assert words.format(d=100 * one.difference, low=100 * one.low, high=100 * one.high) in PLAIN
+    p = {label: one.p for label, one in comparison().paired("final_accuracy").items()}
+    first, second = p["scaffold-tuned"], p["scaffold+fedproc-tuned"]
+    assert f"SCAFFOLD's p of {first:.5f} is {30 * first:.3f}, and 29 times" in PLAIN
+    assert f"scaffold+fedproc's of {second:.5f} is {29 * second:.3f}." in PLAIN
+
+
+@pytest.mark.parametrize(("label", "method"), [("FedAvg", "fedavg"), ("FedProc", "fedproc")])
+def test_the_anchors(label: str, method: str) -> None:
+    kept = [FOLDER.parent / "cifar10-beta0.1" / "runs", FOLDER / "cifar10-beta0.1" / "anchors"]
+    curves = []
+    for folder in kept:
+        lines = (folder / method / "seed-0" / "metrics.jsonl").read_text().splitlines()
+        curves.append({r["round"]: 100 * r["test_accuracy"] for r in map(json.loads, lines)})
+    for cell, (first, last) in zip(
+        cells("| test accuracy, %, mean over rounds |")[f"{label}, then and now"],
+        ((11, 50), (51, 100), (91, 100), (100, 100)),
+        strict=True,
+    ):
+        means = [statistics.fmean(curve[t] for t in range(first, last + 1)) for curve in curves]
+        assert cell == ", ".join(f"{mean:.2f}" for mean in means)
+
+
+def test_kept_runs_are_of_the_commit_that_the_page_names() -> None:
+    (named,) = set(re.findall(r"of commit ([0-9a-f]+)", PLAIN))
+    environments = list((FOLDER / "cifar10-beta0.1").rglob("environment.json"))
+    assert len(environments) == 60 + 2 + 47
+    for path in environments:
+        assert json.loads(path.read_text())["commit"].startswith(named), path
+
+
+def test_nothing_of_the_search_saw_a_test_image() -> None:
+    for path in (FOLDER / "cifar10-beta0.1" / "search").rglob("result.json"):
+        names = json.loads(path.read_text())
+        assert "val_final_accuracy" in names and "final_accuracy" not in names
