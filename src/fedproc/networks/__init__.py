@@ -35,6 +35,7 @@ __all__ = [
     "encoder_file",
     "layout_of",
     "load_encoder",
+    "shapes",
 ]
 
 NETWORKS = {
@@ -81,6 +82,13 @@ def build(spec: NetworkSpec, seed: int) -> Network:
         initialise(network.head, seed)
         initialise(network.classifier, streams.fold(seed, 1))
         return network.to(spec.dtype)
+    network = _raw(spec)
+    initialise(network, seed)
+    return network.to(spec.dtype)
+
+
+def _raw(spec: NetworkSpec) -> Network:
+    """One of our own networks, not yet initialised."""
     if spec.name == "simple-cnn":
         encoder = simple_cnn(spec.channels, spec.side)
     elif spec.name in ("resnet18", "resnet50"):
@@ -88,9 +96,17 @@ def build(spec: NetworkSpec, seed: int) -> Network:
         encoder = convert(resnet(spec.channels, spec.width, spec.norm))
     else:
         raise InputError(f"--network {spec.name}: expected one of {', '.join(NETWORKS)}")
-    network = Network(encoder, feature_size(encoder, spec.channels, spec.side), spec.classes, spec.normalize_z)
-    initialise(network, seed)
-    return network.to(spec.dtype)
+    return Network(encoder, feature_size(encoder, spec.channels, spec.side), spec.classes, spec.normalize_z)
+
+
+def shapes(spec: NetworkSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Type and shape of each tensor of one of our own networks; no memory is taken for them."""
+    if spec.side < SMALLEST:
+        raise InputError(f"--image-size {spec.side}: expected at least {SMALLEST}")
+    with torch.device("meta"):
+        network = _raw(spec).to(spec.dtype)
+    found = network.state_dict().items()
+    return {name: (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for name, tensor in found}
 
 
 def load_encoder(network: Network, path: Path) -> None:

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from fedproc.assembly import Assembly
-from fedproc.errors import Diverged, Failed
+from fedproc.errors import Diverged, Failed, RunError, with_flags
 from fedproc.experiment import Experiment
 from fedproc.methods.plugin import plugin_hash
 from fedproc.networks import encoder_file
 from fedproc.protocol.diagnostics import Diagnostics
 from fedproc.protocol.plan import Plan, Progress, State, first_state
 from fedproc.protocol.weights import Weights
+from fedproc.runs.checkpoint import Checkpoint
 from fedproc.runs.client_states import ClientStates, Holdings
 from fedproc.runs.folder import RunFolder, client_model
 from fedproc.runs.result import summarise
@@ -136,12 +137,37 @@ class Keeper:
             self.records = folder.metrics()
             if found is not None:
                 self.notes += found.complaints
-                self._now = restored_state(found, self.state)
-                self.states.adopt(self._now[1])
-                self._saved_round = self.state.round
+                self._adopt(found)
+            if self.result is not None and self.result["status"] == "finished":
+                self._complete_models(folder)
         except BaseException:
             self.close()
             raise
+
+    def _adopt(self, found: Checkpoint) -> None:
+        self._now = restored_state(found, self.state)
+        self.states.adopt(self._now[1])
+        self._saved_round = self.state.round
+
+    def _complete_models(self, folder: RunFolder) -> None:
+        """Make the model files of a finished run again that are no longer there, from its last checkpoint."""
+        alone = self.plan.shared is not None and self.plan.shared.nothing
+        names = ["models"] if alone else ["model.safetensors"]
+        names += ["averaged.safetensors"] if self.experiment.average_weights else []
+        if all((folder.path / name).exists() for name in names):
+            return
+        try:
+            found = folder.newest_checkpoint(self.plan.rounds)
+            if found is None or found.values.round != self.plan.rounds:
+                raise RunError(f"{folder.path}: there is no checkpoint of its last round")
+            self._adopt(found)
+        except RunError as error:
+            self.notes.append(f"the trained model is missing and cannot be made again: {with_flags(error)}")
+            return
+        for name, tensors in self._models():
+            if not (folder.path / name).exists():
+                folder.write_model(name, tensors, self.assembly.description())
+                self.notes.append(f"{name} was missing and is made again")
 
     def close(self) -> None:
         if self.folder is not None:

@@ -7,10 +7,8 @@ import logging
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from fedproc.data.augment import Normalisation
@@ -18,8 +16,8 @@ from fedproc.data.images import Bytes
 from fedproc.errors import InputError, RunError
 from fedproc.networks import Network, NetworkSpec, build
 from fedproc.prototypes import similarities
+from fedproc.runs.model_file import check_shapes, read_about, read_tensors
 
-SCHEMA = 1
 CHUNK = 256
 
 
@@ -91,34 +89,23 @@ def load_model(run: Path, name: str = "model.safetensors", network: str | None =
     if not path.is_file():
         if name == "model.safetensors" and (run / "models").is_dir():
             raise InputError(f"{run}: its clients have models of their own; choose one with --client")
-        raise InputError(f"{path}: no such file; expected the folder of a finished run")
+        if not path.exists():
+            again = "; the command of the run makes it again" if (run / "result.json").is_file() else ""
+            raise InputError(f"{path}: no such file; expected the folder of a finished run{again}")
+    about, raw, header = read_about(path)
+    spec = about.spec
+    if spec.foreign and network != spec.name:
+        raise InputError(f"{path}: made with its own encoder; give --network {spec.name} if you trust it")
+    check_shapes(path, spec, header)
+    tensors = read_tensors(path, about, raw)
+    prototypes, known = tensors.pop("prototypes", None), tensors.pop("known", None)
+    made = build(spec, 0)
     try:
-        with safe_open(path, "pt") as file:
-            about: dict[str, Any] = json.loads((file.metadata() or {})["fedproc"])
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        if about["schema"] != SCHEMA:
-            raise InputError(f"{path}: written with schema {about['schema']}, this version reads {SCHEMA}")
-        spec = NetworkSpec(
-            name=about["network"],
-            width=about["width"],
-            channels=about["channels"],
-            side=about["image_size"],
-            classes=len(about["class_names"]),
-            normalize_z=about["normalize_z"],
-            dtype=torch.float64 if about["dtype"] == "float64" else torch.float32,
-            norm=about["norm"],
-        )
-        if spec.foreign and network != spec.name:
-            raise InputError(f"{path}: made with its own encoder; give --network {spec.name} if you trust it")
-        normalisation = Normalisation(tuple(about["mean"]), tuple(about["std"]))
-        prototypes, known = tensors.pop("prototypes", None), tensors.pop("known", None)
-        made = build(spec, 0)
         made.load_state_dict(tensors)
-    except InputError:
-        raise
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{path}: not a model of a fedproc run: {error}") from error
-    return Model(made, normalisation, tuple(about["class_names"]), prototypes, known, spec).eval()
+    except (ValueError, RuntimeError) as error:  # of a person's own encoder
+        raise InputError(f"{path}: not the weights of --network {spec.name}: {error}") from error
+    normalisation = Normalisation(tuple(about.mean), tuple(about.std))
+    return Model(made, normalisation, tuple(about.class_names), prototypes, known, spec).eval()
 
 
 def export_onnx(model: Model, path: Path) -> float:

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedproc.errors import InputError
+from fedproc.files import read_text
 
 Record = dict[str, Any]
 FORMAT = 2
@@ -161,9 +162,11 @@ def checked(where: Path | str, found: Record, schema: type[Model]) -> Model:
 
 def read_json(path: Path) -> Record | None:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_text(path))
     except FileNotFoundError:
         return None
+    except InputError:
+        raise
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     if not isinstance(found, dict):

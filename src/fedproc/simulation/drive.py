@@ -40,6 +40,7 @@ class Run:
     result: Record
     metrics: list[Record]
     path: Path | None
+    notes: tuple[str, ...] = ()  # on files of a run that was over before
 
     @property
     def seed(self) -> int:
@@ -101,7 +102,9 @@ def run_all(
                 drive(unfinished, executor, watcher, interrupt, place)
                 _record(unfinished, executor, place, work_of(executor))
         made = {
-            s.label: Run(s.experiment, s.label, s.result or {}, s.records, s.folder.path if s.folder else None)
+            s.label: Run(
+                s.experiment, s.label, s.result or {}, s.records, s.folder.path if s.folder else None, tuple(s.notes)
+            )
             for s in sessions
         }
         for label, result in broken.items():
