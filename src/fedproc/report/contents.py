@@ -18,7 +18,7 @@ from fedproc.figures.style import lines
 from fedproc.paper.exhibits import EXHIBITS, REFERENCE
 from fedproc.report.gather import Exhibited, Gathered, Group, gather, many
 from fedproc.report.heatmaps import draw_classes, draw_confusions, draw_holdings
-from fedproc.report.page import Page
+from fedproc.report.page import Page, claim
 from fedproc.report.summary import accuracies, differences, differences_by_column
 from fedproc.report.tables import Grid, Number, Shown, Table
 from fedproc.report.times import PARTS, draw_times
@@ -40,6 +40,7 @@ def write_report(
 ) -> Path:
     """Write index.html, tables/ and figures/ into `out`; returns the page. `progress` gets a text for each step."""
     expect_folder(out)
+    claim(out)
     progress("reading runs")
     gathered = gather(folders, reference)
     page = Page()
