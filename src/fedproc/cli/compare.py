@@ -16,6 +16,7 @@ from fedproc.comparison.compare import compare, read_toml
 from fedproc.errors import InputError, RunError
 from fedproc.methods.method import Method
 from fedproc.report.summary import accuracies, differences
+from fedproc.runs.result import refusals_in_words
 from fedproc.simulation.drive import Run
 from fedproc.simulation.workers.choice import parsed as parsed_workers
 from fedproc.watchers.tensorboard import TensorBoard
@@ -82,6 +83,10 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
             console.print(f"{why}: there are no differences to show; --reference takes another row", highlight=False)
         else:
             console.print(ONE_SEED)
+    for each in (run for row in done.rows for run in row.runs if isinstance(run, Run)):
+        refused = refusals_in_words(each.metrics)
+        for note in (*each.notes, *([refused] if refused else [])):
+            console.print(f"{each.path}: {note}", highlight=False)
     console.print(f"runs, comparison.json and curves.png are in {parsed.out}", highlight=False)
     failed = [f"{row.label}, seed {seed}" for row in done.rows for seed in row.failed]
     if failed:

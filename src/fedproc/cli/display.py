@@ -91,7 +91,10 @@ def _state(run: Watched) -> str:
     key = f"{run.evaluated_on}_accuracy"
     accuracy = next((record[key] for record in reversed(run.records) if key in record), None)
     shown = "" if accuracy is None else f"accuracy {100 * accuracy:5.2f} %  "
-    return f"{shown}{_loss(run.records[-1])}"
+    refused = run.records[-1].get("refused", {})
+    why = "".join(f"  refused: client {client}: {reason}" for client, reason in list(refused.items())[:1])
+    more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
+    return f"{shown}{_loss(run.records[-1])}{why}{more}"
 
 
 def _loss(record: dict[str, Any]) -> str:

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from fedproc.cells import safe_cell
 from fedproc.cli.parser import Parser
 from fedproc.data.pictures import EXTENSIONS, Picture, concurrently
 from fedproc.errors import InputError
-from fedproc.files import write_file
+from fedproc.files import kind_of, write_file
 from fedproc.runs.folder import client_model
 from fedproc.runs.model import Model, export_onnx, load_model
 
@@ -45,8 +46,8 @@ def _model(parsed: argparse.Namespace) -> Model:
 
 
 def predict_command(parsed: argparse.Namespace, console: Console) -> int:
-    if parsed.out.is_dir():
-        raise InputError(f"--out {parsed.out}: a folder, expected the name of a CSV file")
+    if (what := kind_of(parsed.out)) is not None:
+        raise InputError(f"--out {parsed.out}: {what}, which is not replaced; expected the name of a CSV file")
     model = _model(parsed)
     paths = [path for given in parsed.images for path in _images(given)]
     decoded = concurrently(lambda path: Picture.at(path).decode(model.spec.side, model.spec.channels), paths)
@@ -57,7 +58,14 @@ def predict_command(parsed: argparse.Namespace, console: Console) -> int:
             writer = csv.writer(file)
             writer.writerow(["path", "class", "probability", "nearest_prototype"])
             for where, found in zip(paths, predictions, strict=True):
-                writer.writerow([where, found.label, f"{found.probability:.6f}", found.prototype_label or ""])
+                writer.writerow(
+                    [
+                        safe_cell(str(where)),
+                        safe_cell(found.label),
+                        f"{found.probability:.6f}",
+                        safe_cell(found.prototype_label or ""),
+                    ]
+                )
 
     write_file(parsed.out, fill)
     console.print(f"{len(paths)} images classified, written to {parsed.out}", highlight=False)
@@ -72,8 +80,9 @@ def _images(given: Path) -> list[Path]:
         if not found:
             raise InputError(f"{given}: no image in it ({', '.join(EXTENSIONS)})")
         return found
-    if not given.exists():
-        raise InputError(f"{given}: no such image or folder")
+    if not given.is_file():
+        what = "neither an image file nor a folder" if given.exists() else "no such image or folder"
+        raise InputError(f"{given}: {what}")
     return [given]
 
 

@@ -17,6 +17,7 @@ from fedproc.errors import Diverged, Failed, InputError, suggestion
 from fedproc.experiment import Experiment
 from fedproc.methods.method import Method
 from fedproc.methods.plugin import all_methods
+from fedproc.runs.result import refusals_in_words
 from fedproc.simulation.drive import run
 from fedproc.watchers.tensorboard import TensorBoard
 
@@ -79,9 +80,13 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     for name, value in done.result.items():
         if name.removeprefix("val_") in names:
             table.add_row(name.replace("_", " "), f"{100 * value:.2f} %")
+    if refused := refusals_in_words(done.metrics):
+        table.add_row("refused answers", refused)
     table.add_row("rounds", f"{done.result['rounds']}")
     table.add_row("seconds", f"{done.result['seconds']:.1f}")
     table.add_row("samples per second", f"{done.result['samples_per_second']:,.0f}")
     console.print(table)
+    for note in done.notes:
+        console.print(note, highlight=False)
     console.print(f"written to {parsed.out}", highlight=False)
     return 0

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 from fedproc.data import SOURCES
 from fedproc.errors import InputError, with_flags
 from fedproc.experiment import Experiment, flag
-from fedproc.files import write_file, write_json
+from fedproc.files import read_text, write_file, write_json
 from fedproc.methods import METHODS
 from fedproc.methods.method import Method
 from fedproc.methods.plugin import all_methods
 from fedproc.runs.folder import differences
-from fedproc.runs.lock import Lock, expect_folder
+from fedproc.runs.lock import Lock, expect_below, expect_folder
 from fedproc.runs.saved import SavedRun, read_run
 from fedproc.simulation.interrupt import Interrupt
 from fedproc.simulation.watching import Watcher
@@ -163,6 +163,9 @@ def compare(
     if len({fraction > 0 for fraction in held_out.values()}) > 1:
         shares = ", ".join(f"{fraction:g} for {label}" for label, fraction in held_out.items())
         raise InputError(f"--val-fraction {shares}: expected all rows with validation samples, or none")
+    for _, path in experiments.values():
+        if folder is not None and path is not None:
+            expect_below(folder, path)
     lock = Lock(folder) if folder else None
     try:
         how: Given = {"fresh": fresh, "watcher": watcher, "interrupt": interrupt}
@@ -251,9 +254,10 @@ def merged(base: Given, over: Given) -> Given:
 def read_toml(path: Path, flag: str) -> Given:
     """A TOML file; every error names it."""
     try:
-        with path.open("rb") as file:
-            found = tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        found = tomllib.loads(read_text(path))
+    except InputError as error:
+        raise InputError(f"{flag} {with_flags(error)}") from error
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(f"{flag} {path}: cannot be read: {reason}") from error
     return {name.replace("-", "_") if not isinstance(value, dict) else name: value for name, value in found.items()}

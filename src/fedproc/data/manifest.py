@@ -7,6 +7,7 @@ where an image is held, for --partition natural; `split` is train or test.
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from fedproc.data.gather import Files, Item, gather
 from fedproc.data.images import Images
 from fedproc.data.pictures import Picture
 from fedproc.errors import InputError
+from fedproc.files import read_bytes
 
 NEEDED = ("path", "label")
 OPTIONAL = ("group", "site", "split")
@@ -60,13 +62,15 @@ def _check_groups(path: Path, rows: Sequence[Row]) -> None:
 
 def _rows(path: Path) -> list[Row]:
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with io.StringIO(read_bytes(path).decode("utf-8-sig"), newline="") as file:
             reader = csv.DictReader(file, strict=True)
             names = [name.strip() for name in reader.fieldnames or []]
             _check_header(path, names)
             reader.fieldnames = names
             rows = [_row(path, reader.line_num, row, names) for row in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except InputError:
+        raise
+    except (OSError, ValueError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"{path}: not a readable CSV file: {reason}") from error
     if not rows:

@@ -111,6 +111,8 @@ def shapes(spec: NetworkSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 def load_encoder(network: Network, path: Path) -> None:
     """Start the encoder from a safetensors file: the encoder's own names, or those of a saved model."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"--encoder-weights {path}: expected a safetensors file")
     try:
         found = load_file(path)
     except (OSError, SafetensorError) as error:

@@ -23,6 +23,7 @@ from fedproc.report.summary import accuracies, differences, differences_by_colum
 from fedproc.report.tables import Grid, Number, Shown, Table
 from fedproc.report.times import PARTS, draw_times
 from fedproc.runs.lock import expect_folder
+from fedproc.runs.result import refusals_in_words
 from fedproc.runs.saved import SavedRun
 from fedproc.statistics import Paired
 
@@ -114,6 +115,7 @@ def _section(page: Page, name: str, group: Group, folded: bool) -> None:
     if comparison.rows:
         table = accuracies(comparison, group.published, everything=True)
         parts.append(page.table(f"{name}-accuracy", replace(table, note=POOLED if group.pooled else "")))
+    parts += _refused(group)
     drawn = {label: runs for label, runs in curves(comparison).items() if runs}
     ends = _ends(drawn)
     for label, runs in group.under_way.items():
@@ -130,6 +132,13 @@ def _section(page: Page, name: str, group: Group, folded: bool) -> None:
     if folded and more:
         more = ["<details><summary>classes, partition, time</summary>", *more, "</details>"]
     page.section(name, group.title, *parts, *more)
+
+
+def _refused(group: Group) -> list[str]:
+    """A line for each run of which answers were refused."""
+    said = {str(run.folder): refusals_in_words(run.metrics) for run in group.runs}
+    lines_ = [f"<li>{escape(folder)}: {escape(words)}</li>" for folder, words in said.items() if words]
+    return [f'<ul class="note">{"".join(lines_)}</ul>'] if lines_ else []
 
 
 def _ends(rows: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> str:

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
 
+from fedproc.cells import safe_cell
+
 LATEX = str.maketrans(
     {**{sign: f"\\{sign}" for sign in "&#$_%{}"}, **{sign: f"${sign}$" for sign in "<>|"}}
     | {"±": r"$\pm$", "[": "{[", "]": "]}", "\\": r"\textbackslash{}", "^": r"\^{}", "~": r"\~{}"}
@@ -62,15 +64,15 @@ class Table:
             list(dict.fromkeys(name for row in self.rows for name in row[at].more)) for at in range(len(self.heads))
         ]
         heads = [self.named.get(head, head or "row") for head in self.heads]
-        writer.writerow([name for head, more in zip(heads, extra, strict=True) for name in (head, *more)])
+        writer.writerow([safe_cell(name) for head, more in zip(heads, extra, strict=True) for name in (head, *more)])
         name = ""
         for row in self.rows:
             name = row[0].text or name
-            cells: list[str | float] = [name]
-            for at, cell in enumerate(row):
+            cells: list[str | float] = [safe_cell(name)]
+            for at, one in enumerate(row):
                 if at:
-                    cells.append(cell.value if cell.value is not None else cell.text if cell.text != "-" else "")
-                cells += [cell.more.get(each, "") for each in extra[at]]
+                    cells.append(one.value if one.value is not None else safe_cell(one.text) if one.text != "-" else "")
+                cells += [one.more.get(each, "") for each in extra[at]]
             writer.writerow(cells)
         return text.getvalue()
 
@@ -79,8 +81,8 @@ class Table:
         lines = [r"\begin{tabular}{l" + "r" * (len(self.heads) - 1) + "}", r"\hline"]
         lines += [" & ".join(map(_escaped, self.heads)) + end, r"\hline"]
         lines += [" & ".join(_escaped(cell.text) for cell in row) + end for row in self.rows]
-        notes = [f"% {self.note}"] if self.note else []
-        return "\n".join([f"% {self.title}", *notes, *lines, r"\hline", r"\end{tabular}", ""])
+        notes = [_comment(text) for text in (self.title, self.note) if text]
+        return "\n".join([*notes, *lines, r"\hline", r"\end{tabular}", ""])
 
     def formats(self) -> dict[str, str]:
         """File contents by extension."""
@@ -176,7 +178,9 @@ class Grid:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["row", "column", *asdict(Number(None))])
         for (row, column), number in self.numbers.items():
-            writer.writerow([row, column, *("" if v is None else v for v in asdict(number).values())])
+            writer.writerow(
+                [safe_cell(row), safe_cell(column), *("" if v is None else v for v in asdict(number).values())]
+            )
         return text.getvalue()
 
     def formats(self) -> dict[str, str]:
@@ -197,5 +201,9 @@ def _line(cells: list[str]) -> str:
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
 
+def _comment(text: str) -> str:
+    return "% " + " ".join(text.split())  # one line: a second one would be no comment
+
+
 def _escaped(text: str) -> str:
-    return re.sub(r"(?<!\S)-(?=\d)", "$-$", text.translate(LATEX))  # a minus, not a hyphen
+    return re.sub(r"(?<!\S)-(?=\d)", "$-$", " ".join(text.split()).translate(LATEX))  # a minus, not a hyphen

@@ -8,7 +8,6 @@ checkpoint names the files it needs, and those that no checkpoint names are swep
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -23,7 +22,7 @@ from torch import Tensor
 from fedproc.errors import InputError, RunError, with_flags
 from fedproc.files import read_bytes, sweep, write_file
 from fedproc.runs.made import STATE
-from fedproc.runs.schema import ClientFiles
+from fedproc.runs.schema import CheckpointFile, ClientFiles, read
 
 Tensors = dict[str, Tensor]
 
@@ -133,10 +132,10 @@ class ClientStates:
         needed = {name for name, _ in holdings.files.values()}
         for path in checkpoints:
             try:
-                index = json.loads((path / "checkpoint.json").read_text(encoding="utf-8"))
-            except (OSError, ValueError):
+                index = read(path / "checkpoint.json", CheckpointFile)
+            except InputError:
                 continue  # a damaged one needs nothing
-            needed |= {name for name, _ in index["values"].get("clients", {}).get("files", {}).values()}
+            needed |= {name for name, _ in index.values.clients.files.values()} if index is not None else set()
         for file in self._folder.iterdir():
             if file.name not in needed and re.fullmatch(STATE, file.name):
                 file.unlink()

@@ -26,7 +26,7 @@ from fedproc.protocol.weights import Weights
 from fedproc.runs.checkpoint import Checkpoint
 from fedproc.runs.client_states import ClientStates, Holdings
 from fedproc.runs.folder import RunFolder, client_model
-from fedproc.runs.result import summarise
+from fedproc.runs.result import refusals, summarise
 from fedproc.runs.state import restored_state, saved_state
 
 Record = dict[str, Any]
@@ -216,6 +216,7 @@ class Keeper:
         self.ended = error
         self.save()
         result = {**failed_result(self.experiment.method, self.label, error.round, error.reason), "status": status}
+        result |= refusals(self.records)
         if self.folder is not None:
             self.states.sweep(self._now[1], self.folder.finish_checkpoints())
             self.folder.write_result(result)

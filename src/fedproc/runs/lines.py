@@ -49,7 +49,7 @@ def rewrite(path: Path, records: Sequence[Record]) -> str:
         text, checksum = _chained(record, checksum)
         texts.append(text + "\n")
     content = "".join(texts)
-    if path.exists() and path.read_text(encoding="utf-8") != content:
+    if path.exists() and read_text(path) != content:
         write_file(path, lambda temporary: temporary.write_text(content, encoding="utf-8"))
     return checksum
 

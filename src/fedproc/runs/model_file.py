@@ -32,6 +32,7 @@ LONGEST_NAME = 1000
 HEADER = 8
 NAMES = {"F32": "float32", "F64": "float64", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "BOOL": "bool"}
 
+Header = dict[str, tuple[str, tuple[int, ...]]]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -83,14 +84,14 @@ def checksum(tensors: Mapping[str, Tensor], description: Mapping[str, Any]) -> s
     return digest.hexdigest()
 
 
-def read_about(path: Path) -> tuple[About, dict[str, Any], dict[str, tuple[str, tuple[int, ...]]]]:
+def read_about(path: Path) -> tuple[About, dict[str, Any], Header]:
     """What a file says of itself, as its schema and as it stands, and type and shape of each tensor; none is read."""
     if path.exists() and not path.is_file():
         read_bytes(path)  # which says what it is
     try:
         with safe_open(path, "pt") as file:
             raw = json.loads((file.metadata() or {})[KEY])
-            header = {}
+            header: Header = {}
             for name in file.keys():  # noqa: SIM118
                 part = file.get_slice(name)
                 kind = part.get_dtype()
@@ -118,7 +119,7 @@ def check_shapes(path: Path, spec: NetworkSpec, header: Mapping[str, tuple[str, 
         raise InputError(f"{path}: class_names: {classes} names, but classifier.weight is {has}")
     beside = {name: here.pop(name) for name in BESIDE if name in here}
     if beside:
-        wanted = {"prototypes": (str(spec.dtype).removeprefix("torch."), (classes, found[1][-1]))}
+        wanted: Header = {"prototypes": (str(spec.dtype).removeprefix("torch."), (classes, found[1][-1]))}
         wanted["known"] = ("bool", (classes,))
         _compare(path, wanted, beside)
     if not spec.foreign:

@@ -70,6 +70,7 @@ class MetricsLine(Schema):
     prototype_accuracy: float | None = None
     val_prototype_accuracy: float | None = None
     train_loss: float | None = None
+    refused: dict[str, str] = {}
 
 
 class ConfusionLine(Schema):
