@@ -154,8 +154,14 @@ def confirm(folder: Path, round_number: int, lines: Mapping[str, Sequence[str]])
 def _newest_first(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
-    found = [path for path in folder.iterdir() if re.fullmatch(ROUND, path.name)]
+    found = [path for path in folder.iterdir() if re.fullmatch(ROUND, path.name) and not _foreign(path)]
     return sorted(found, key=lambda path: int(path.name.removeprefix("round-")), reverse=True)
+
+
+def _foreign(path: Path) -> bool:
+    """Whether a folder holds a person's own files alone: what is left of a checkpoint that was removed."""
+    names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
+    return bool(names) and not any(re.fullmatch(PART, name) for name in names)
 
 
 def _load(path: Path) -> tuple[dict[str, Tensor], CheckpointValues]:

@@ -85,7 +85,7 @@ def load_model(run: Path, name: str = "model.safetensors", network: str | None =
     A model of a person's own encoder runs that person's code, so its import path must be given as `network`: what
     a file says is not reason enough.
     """
-    path = run if run.is_file() else run / name
+    path = run if run.exists() and not run.is_dir() else run / name
     if not path.is_file():
         if name == "model.safetensors" and (run / "models").is_dir():
             raise InputError(f"{run}: its clients have models of their own; choose one with --client")
