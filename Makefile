@@ -2,22 +2,30 @@
 # make test   set everything up, run the tests
 # make paper  every table and figure of the paper on the embedded data
 # make lint   ruff and mypy
+# make attack kills, damage, full disks and hostile inputs for ten minutes
+# make audit  known weaknesses of the packages that are used
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test slow paper lint clean
+.PHONY: run test slow attack audit paper lint clean
 
 run: $(READY)
 	$(BIN)/fedproc compare --methods fedavg fedproc --seeds 0 1 --data fashion-mini --clients 10 --beta 0.5 \
 		--rounds 20 --epochs 2 --batch-size 32 --out runs/first
 
 test: $(READY)
-	$(BIN)/pytest -m "not slow" -n auto --dist loadfile
+	$(BIN)/pytest -m "not slow and not attack" -n auto --dist loadfile
 
 slow: $(READY)
-	$(BIN)/pytest -m slow -n auto --dist loadgroup
+	$(BIN)/pytest -m "slow and not attack" -n auto --dist loadgroup
+
+attack: $(READY)
+	$(BIN)/pytest -m attack -n auto --dist load tests/attack
+
+audit: $(READY)
+	$(BIN)/python scripts/check_dependencies.py
 
 paper: $(READY)
 	$(BIN)/fedproc paper all --scale small --out runs/paper

@@ -116,7 +116,14 @@ def contents(folder: Path) -> dict[str, Any]:
             found[name] = [{k: v for k, v in line.items() if k not in ("seconds", "chain")} for line in lines]
         elif name == "result.json":
             result = json.loads(path.read_text())
-            timed = ("seconds", "samples_per_second", "metrics_checksum", "checksum")
+            timed = (
+                "seconds",
+                "samples_per_second",
+                "metrics_checksum",
+                "confusion_checksum",
+                "sites_checksum",
+                "checksum",
+            )
             found[name] = {k: v for k, v in result.items() if k not in timed}
         elif path.name == "checkpoint.json":
             index = json.loads(path.read_text())

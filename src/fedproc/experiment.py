@@ -198,7 +198,10 @@ class Experiment(BaseModel):
         """Precedence: given, preset, data set, and the plain defaults last."""
         given: Given = {key.replace("-", "_"): value for key, value in dict(values).items() if value is not None}
         plugins = given.get("plugin", ())
-        given["plugin"] = tuple(Path(path) for path in ([plugins] if isinstance(plugins, (str, Path)) else plugins))
+        plugins = [plugins] if isinstance(plugins, (str, Path)) else plugins
+        if not isinstance(plugins, list | tuple) or not all(isinstance(path, (str, Path)) for path in plugins):
+            raise ValueError(f"--plugin {plugins}: expected the names of Python files")
+        given["plugin"] = tuple(map(Path, plugins))
         methods = all_methods(given["plugin"])
         for name in set(methods) - set(METHODS):
             if name.replace("-", "_") in cls.model_fields:

@@ -126,7 +126,7 @@ def test_what_may_not_be_read_or_written_is_named(place: Path, tmp_path: Path) -
     secret = tmp_path / "secret"
     shutil.copytree(place / "pictures", secret)
     secret.chmod(0)
-    start = f"setpriv --reuid 65534 --regid 65534 --clear-groups fedproc"
+    start = "setpriv --reuid 65534 --regid 65534 --clear-groups fedproc"
     plain = {"FEDPROC_CACHE": "/proc/nowhere", "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1"}
     if shell(f"{start} --version", place, **plain).returncode != 0:
         pytest.skip("no rights to be given up here")

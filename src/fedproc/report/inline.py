@@ -91,7 +91,7 @@ def _plain(element: ElementTree.Element, attribute: str, value: str) -> bool:
         if element.tag == f"{{{SVG}}}image":
             return PICTURE.fullmatch(value) is not None
         return PLAIN_LINK.fullmatch(value) is not None
-    return PLAIN_VALUE.fullmatch(value) is not None
+    return "//" not in value and PLAIN_VALUE.fullmatch(value) is not None
 
 
 def _used(root: ElementTree.Element) -> set[str]:

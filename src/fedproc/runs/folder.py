@@ -29,15 +29,11 @@ from fedproc.runs.client_states import damage
 from fedproc.runs.lock import Lock, expect_folder
 from fedproc.runs.model_file import packed
 from fedproc.runs.result import as_one_of_many, evaluated, result_checksum
-from fedproc.runs.saved import OURS, completed, read_result
+from fedproc.runs.saved import LINES, OURS, completed, confirmation, read_result
 from fedproc.runs.schema import (
     FORMAT,
     ConfigFile,
-    ConfusionLine,
     EnvironmentFile,
-    MetricsLine,
-    Schema,
-    SitesLine,
     read,
     read_json,
 )
@@ -58,11 +54,6 @@ FILES = (
     "result.json",
     "checkpoint",
 )
-LINES: dict[str, type[Schema]] = {
-    "metrics.jsonl": MetricsLine,
-    "confusion.jsonl": ConfusionLine,
-    "sites.jsonl": SitesLine,
-}
 Record = dict[str, Any]
 
 
@@ -239,7 +230,8 @@ class RunFolder:
 
     def write_result(self, result: Record) -> None:
         self._lock.check()
-        whole = {**result, "metrics_checksum": self._last("metrics.jsonl")[1]}
+        ends = {confirmation(name): self._last(name)[1] for name in LINES}
+        whole = {**result, **{name: end for name, end in ends.items() if end}}
         write_json(self._file("result.json"), {**whole, "checksum": result_checksum(whole)})
 
     def metrics(self) -> list[Record]:
