@@ -82,7 +82,7 @@ def told(error: Exception) -> tuple[int, str]:
 
 def _complain(text: str, code: int) -> int:
     try:
-        print(f"fedproc: {text.translate(CONTROL)}", file=sys.stderr, flush=True)
+        print(f"fedproc: {' '.join(text.split(chr(10))).translate(CONTROL)}", file=sys.stderr, flush=True)
     except OSError:
         _silence(sys.stderr)
     try:

@@ -224,8 +224,8 @@ def _written(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
     files = _files(folder, grid)
     found = _differences(cells, of_cell) if unit == "per cent" else {}
     differences = differences_by_column(found, REFERENCE) if found else None
-    for old in folder.glob("differences.*"):
-        old.unlink()
+    for kind in ("csv", "md", "tex"):
+        (folder / f"differences.{kind}").unlink(missing_ok=True)
     if differences is not None:
         files += _texts(folder, "differences", differences.formats())
     if exhibit.figure:

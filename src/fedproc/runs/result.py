@@ -81,8 +81,9 @@ def refusals_in_words(records: Sequence[Record]) -> str:
 
 
 def _refused(record: Record) -> Iterator[tuple[str, str]]:
-    for where in (record, record.get("closing", {})):
-        yield from ((str(client), str(reason)) for client, reason in where.get("refused", {}).items())
+    for where in (record, record.get("closing")):
+        found = where.get("refused") if isinstance(where, dict) else None
+        yield from ((str(client), str(reason)) for client, reason in (found or {}).items())
 
 
 def complaint(path: Path, result: Record, records: Sequence[Record]) -> str | None:

@@ -59,6 +59,10 @@ class PartitionFile(Schema):
     client_names: list[str] = []
 
 
+class Closing(Schema):
+    refused: dict[str, str] = {}
+
+
 class MetricsLine(Schema):
     round: int
     samples: int = 0
@@ -71,6 +75,9 @@ class MetricsLine(Schema):
     val_prototype_accuracy: float | None = None
     train_loss: float | None = None
     refused: dict[str, str] = {}
+    closing: Closing | None = None
+    class_accuracy: list[float | None] | None = None
+    val_class_accuracy: list[float | None] | None = None
 
 
 class ConfusionLine(Schema):
