@@ -33,6 +33,8 @@ ATTRIBUTES = frozenset(
 PLAIN_LINK = re.compile(r"#[\w.:-]+")  # within the figure
 PICTURE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/=\s]+")
 PLAIN_VALUE = re.compile(r"(?:[^\\(<&@]|(?:rgb|matrix|translate|scale|rotate)\(|url\(#[\w.:-]+\))*", re.IGNORECASE)
+SIZES = re.compile(r"[\d.-]+[\s,]+[\d.-]+[\s,]+(\d{1,5}(?:\.\d+)?)[\s,]+\d{1,5}(?:\.\d+)?")
+USUAL_WIDTH = 720.0
 ELEMENT_STYLE = "*{stroke-linejoin: round; stroke-linecap: butt}"  # of matplotlib
 FAMILY = re.compile(r"(?<=px)(; font-family:)? '[^;]*(?=;|$)")  # the page's font is narrower than the one of the layout
 USED = re.compile(r"#([\w.:-]+)")
@@ -46,7 +48,7 @@ def harmless(drawn: str) -> str:
 def inline(drawn: str, name: str, title: str) -> str:
     """`name` makes the ids unique on the page; `title` says what the figure shows."""
     root = _harmless(ElementTree.fromstring(drawn))
-    width = float(root.get("viewBox", "0 0 720 0").split()[2])
+    width = float(found.group(1)) if (found := SIZES.fullmatch(root.get("viewBox", ""))) else USUAL_WIDTH
     for size in ("width", "height"):
         root.attrib.pop(size, None)
     root.set("role", "img")

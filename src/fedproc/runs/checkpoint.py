@@ -196,5 +196,5 @@ def _load(path: Path) -> tuple[dict[str, Tensor], CheckpointValues]:
         raise
     except InputError as error:
         raise Damaged(with_flags(error)) from error
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RuntimeError, SafetensorError) as error:
         raise Damaged(f"{path}: cannot be read ({type(error).__name__}: {error})") from error

@@ -166,7 +166,7 @@ def completed(config: Record) -> Record:
 def _matrix(path: Path, found: Any) -> npt.NDArray[np.int64]:
     try:
         made = np.array(found, dtype=np.int64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{path}: expected rows of whole numbers: {error}") from error
     if made.ndim != 2:
         raise InputError(f"{path}: expected rows of whole numbers")
