@@ -40,6 +40,13 @@ RUNS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+def some_runs(seconds: float, chance: random.Random) -> list[str]:
+    """One of the runs where there are seconds only, all of them where there are minutes."""
+    names = list(RUNS)
+    chance.shuffle(names)
+    return names[: max(1, int(seconds // 5))]
+
+
 def outcome_of(folder: Path, name: str, whole: Path, fresh: bool = False) -> str:
     """Go on with a run: `fine` if it ends as the whole one did."""
     try:
@@ -111,7 +118,8 @@ def kills(tally: Tally, place: Path, seconds: float, seed: int) -> None:
     """Kill a run before its n-th file operation, and go on: the folder ends as if nothing had been."""
     end, moments = time.monotonic() + seconds, random.Random(seed)
     points: list[tuple[str, bool, int]] = []
-    for name in RUNS:
+    chosen = some_runs(seconds, moments)
+    for name in chosen:
         whole = place / f"whole-{name}"
         work(whole, IMAGES, **RUNS[name])
         for fresh in (False, True):
@@ -138,7 +146,7 @@ def kills(tally: Tally, place: Path, seconds: float, seed: int) -> None:
             (name, fresh, number),
         )
         done += 1
-    tally.note = f"{done:,} of {len(points):,} file operations of {2 * len(RUNS)} runs"
+    tally.note = f"{done:,} of {len(points):,} file operations of {2 * len(chosen)} runs"
 
 
 def counted(folder: Path, name: str, fresh: bool) -> int:
@@ -160,10 +168,11 @@ def counted(folder: Path, name: str, fresh: bool) -> int:
 def full_disks(tally: Tally, place: Path, seconds: float, seed: int) -> None:
     """Run on a disk that is full after so many kilobytes, then on one with room again."""
     end, sizes = time.monotonic() + seconds, random.Random(seed)
-    for name in RUNS:
+    chosen = some_runs(seconds, sizes)
+    for name in chosen:
         work(place / f"whole-{name}", IMAGES, **RUNS[name])
     while time.monotonic() < end:
-        name = sizes.choice(list(RUNS))
+        name = sizes.choice(chosen)
         whole = place / f"whole-{name}"
         most = sum(path.stat().st_size for path in whole.rglob("*") if path.is_file()) * 2 // 1024
         size = sizes.randint(0, most) // 4 * 4
@@ -273,7 +282,7 @@ def damages(tally: Tally, place: Path, seconds: float, seed: int) -> None:
     """Damage one file of a run that is over, or was left: it is noticed, or made good."""
     end, chance = time.monotonic() + seconds, random.Random(seed)
     cases: list[tuple[str, str, str, str]] = []
-    for name in RUNS:
+    for name in some_runs(seconds, chance):
         work(place / f"whole-{name}", IMAGES, **RUNS[name])
         stopped(place / f"left-{name}", name)
         for state in ("whole", "left"):
