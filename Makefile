@@ -4,22 +4,30 @@
 # make lint   ruff and mypy
 # make docs   the documentation site, into site/: open site/index.html
 # make package  sdist and wheel, into dist/, checked and tried in an empty environment
+# make attack kills, damage, full disks and hostile inputs for ten minutes
+# make audit  known weaknesses of the packages that are used
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test slow paper lint docs package clean
+.PHONY: run test slow attack audit paper lint docs package clean
 
 run: $(READY)
 	$(BIN)/fedproc compare --methods fedavg fedproc --variants examples/presets.toml --seeds 0 1 2 \
 		--data fashion-mini --clients 10 --beta 0.5 --rounds 12 --epochs 2 --batch-size 32 --out runs/first
 
 test: $(READY)
-	$(BIN)/pytest -m "not slow" -n auto --dist loadfile
+	$(BIN)/pytest -m "not slow and not attack" -n auto --dist loadfile
 
 slow: $(READY)
-	$(BIN)/pytest -m slow -n auto --dist loadgroup
+	$(BIN)/pytest -m "slow and not attack" -n auto --dist loadgroup
+
+attack: $(READY)
+	$(BIN)/pytest -m attack -n auto --dist load tests/attack
+
+audit: $(READY)
+	$(BIN)/python scripts/check_dependencies.py
 
 paper: $(READY)
 	$(BIN)/fedproc paper all --scale small --out runs/paper

@@ -119,8 +119,8 @@ def contents(folder: Path) -> dict[str, Any]:
             found[name] = [{k: v for k, v in line.items() if k not in ("seconds", "chain")} for line in lines]
         elif name == "result.json":
             result = json.loads(path.read_text())
-            timed = ("seconds", "samples_per_second", "metrics_checksum", "checksum")
-            found[name] = {k: v for k, v in result.items() if k not in timed}
+            timed = ("seconds", "samples_per_second")
+            found[name] = {k: v for k, v in result.items() if k not in timed and not k.endswith("checksum")}
         elif path.name == "checkpoint.json":
             index = json.loads(path.read_text())
             del index["checksum"], index["values"]["lines"]  # which hold what seconds were measured

@@ -267,7 +267,10 @@ class Experiment(BaseModel):
         plugins = given.get("plugin", ())
         if given.get("start_from") is not None and Path(given["start_from"]).is_dir():
             given["start_from"] = Path(given["start_from"]) / "model.safetensors"
-        given["plugin"] = tuple(Path(path) for path in ([plugins] if isinstance(plugins, (str, Path)) else plugins))
+        plugins = [plugins] if isinstance(plugins, (str, Path)) else plugins
+        if not isinstance(plugins, list | tuple) or not all(isinstance(path, (str, Path)) for path in plugins):
+            raise ValueError(f"--plugin {plugins}: expected the names of Python files")
+        given["plugin"] = tuple(map(Path, plugins))
         own = info.context.methods if isinstance(info.context, Own) else ()
         methods = with_own(all_methods(given["plugin"]), own)
         for name in set(methods) - set(METHODS):

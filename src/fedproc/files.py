@@ -1,18 +1,23 @@
-"""Atomic writes: files are written next to their target, synced, then moved to it."""
+"""Atomic writes, and reads that end: files are written next to their target, synced, then moved to it; a link or
+anything else that is no plain file is neither read from where a stranger may have put it, nor replaced.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedproc.errors import RunError
+from fedproc.errors import InputError, RunError
 
 TEMPORARY = ".tmp-"
+KINDS = ((stat.S_ISLNK, "a link"), (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
 
 
 @contextmanager
@@ -24,11 +29,38 @@ def naming(path: Path) -> Iterator[None]:
         raise RunError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
+def kind_of(path: Path) -> str | None:
+    """What a path is where it is neither a plain file nor nothing; links are not followed."""
+    try:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if stat.S_ISREG(mode):
+        return None
+    return next((word for is_kind, word in KINDS if is_kind(mode)), "a device")
+
+
+def read_bytes(path: Path) -> bytes:
+    """A plain file's content, or what a link to one leads to: a pipe would keep us waiting, a device never end."""
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        what = next((word for is_kind, word in KINDS if is_kind(mode)), "a device")
+        raise InputError(f"{path}: {what}, expected a file")
+    return path.read_bytes()
+
+
+def read_text(path: Path) -> str:
+    return read_bytes(path).decode("utf-8").replace("\r\n", "\n")
+
+
 def write_file(path: Path, fill: Callable[[Path], object]) -> None:
-    """Let `fill` write a file that then takes the place of `path`."""
+    """Let `fill` write a file that then takes the place of `path`, which may be a plain file or nothing."""
     temporary = path.with_name(TEMPORARY + path.name)
     with naming(path):
+        if (what := kind_of(path)) is not None:
+            raise InputError(f"{path}: {what}, which is not replaced; expected the name of a file")
         try:
+            temporary.unlink(missing_ok=True)  # a link left here would be written through
             fill(temporary)
             _sync(temporary)
             os.replace(temporary, path)
@@ -43,8 +75,8 @@ def write_json(path: Path, value: Any) -> None:
     write_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
-def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
-    """Let `fill` write into a folder that then takes the place of `path`."""
+def write_folder(path: Path, fill: Callable[[Path], object], remove: Callable[[Path], object]) -> None:
+    """Let `fill` write into a folder that then takes the place of `path`, of which `remove` deletes what is ours."""
     temporary = path.with_name(TEMPORARY + path.name)
     with naming(path):
         try:
@@ -54,8 +86,9 @@ def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
             for file in temporary.iterdir():
                 _sync(file)
             _sync(temporary)
-            if path.exists():
-                shutil.rmtree(path)
+            remove(path)
+            if path.is_dir() and (others := sorted(entry.name for entry in path.iterdir())):
+                raise InputError(f"{path}: holds {others[0]}, which is not the run's; move it away")
             os.replace(temporary, path)
             _sync(path.parent)
         except BaseException:
@@ -63,10 +96,11 @@ def write_folder(path: Path, fill: Callable[[Path], object]) -> None:
             raise
 
 
-def sweep(folder: Path) -> None:
-    """Remove what a killed process left half-written."""
+def sweep(folder: Path, names: str = ".*") -> None:
+    """Remove what a killed process left half-written of files and folders with such names."""
     for stray in folder.glob(TEMPORARY + "*"):
-        shutil.rmtree(stray) if stray.is_dir() else stray.unlink()
+        if re.fullmatch(names, stray.name.removeprefix(TEMPORARY)):
+            shutil.rmtree(stray) if stray.is_dir() and not stray.is_symlink() else stray.unlink()
 
 
 def _sync(path: Path) -> None:

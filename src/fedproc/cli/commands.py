@@ -5,13 +5,15 @@ from __future__ import annotations
 import platform
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module, metadata
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from fedproc import __version__
+from fedproc.cli import CONTROL, DEBUG
 from fedproc.cli.strict import Parser
 from fedproc.simulation.interrupt import Interrupt
 
@@ -33,6 +35,14 @@ COMMANDS = {
 WITH_METHODS = ("run", "compare", "sweep", "data", "federate")  # whose flags include the options of methods
 
 
+class PlainConsole(Console):
+    """Shows control characters in names as a sign: a class called ESC[2J does not clear the screen."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(segment.text.translate(CONTROL), segment.style)
+
+
 def build_parser(plugins: Sequence[Path] = (), only: str | None = None) -> Parser:
     """Every command and every flag; the options of plugins' methods are flags like others. With `only`, of the other
     commands no more than their names and what they do.
@@ -42,6 +52,7 @@ def build_parser(plugins: Sequence[Path] = (), only: str | None = None) -> Parse
     parser.add_argument(
         "--version", action="version", version=version, help="show the versions, also of torch and Python"
     )
+    parser.add_argument(DEBUG, action="store_true", help="with any command: show where an error came from")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     for module, summaries in COMMANDS.items():
         if only is not None and only not in summaries:
@@ -62,7 +73,7 @@ def execute(words: list[str], interrupt: Interrupt | None = None) -> int:
     plugins, words = _plugins(words), words or ["--help"]
     parsed = build_parser(plugins, words[0]).parse_strictly(words, lambda: build_parser(plugins))
     parsed.interrupt = interrupt
-    code: int = parsed.command(parsed, Console(width=width, markup=False))
+    code: int = parsed.command(parsed, PlainConsole(width=width, markup=False))
     return code
 
 

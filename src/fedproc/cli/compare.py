@@ -23,6 +23,7 @@ from fedproc.methods.plugin import all_methods
 from fedproc.report.sites import site_table
 from fedproc.report.summary import accuracies, differences
 from fedproc.runs.keeper import Fresh
+from fedproc.runs.result import refusals_in_words
 from fedproc.simulation.drive import Run
 from fedproc.simulation.workers.choice import parsed as parsed_workers
 from fedproc.watchers.trackers import finish
@@ -94,6 +95,10 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     if sites := sites_of(done):
         write_file(parsed.out / "sites.csv", partial(Path.write_text, data=site_table(sites).csv(), encoding="utf-8"))
         print_table(console, site_table(sites))
+    for each in (run for row in done.rows for run in row.runs if isinstance(run, Run)):
+        refused = refusals_in_words(each.metrics)
+        for note in (*each.notes, *([refused] if refused else [])):
+            console.print(f"{each.path}: {note}", highlight=False)
     drawn = ", curves.png and differences.png" if (parsed.out / "differences.png").exists() else " and curves.png"
     console.print(f"runs, comparison.json{drawn} are in {parsed.out}", highlight=False)
     failed = [f"{row.label}, seed {seed}" for row in done.rows for seed in row.failed]

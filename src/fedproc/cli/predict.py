@@ -11,10 +11,11 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
+from fedproc.cells import safe_cell
 from fedproc.cli.strict import Parser
 from fedproc.data.pictures import EXTENSIONS, Picture, concurrently, tried
 from fedproc.errors import InputError, RunError, with_flags
-from fedproc.files import write_file
+from fedproc.files import kind_of, write_file
 from fedproc.runs.folder import client_model
 from fedproc.runs.model import CHUNK, Model, Prediction, export_onnx, load_model
 
@@ -45,8 +46,8 @@ def _model(parsed: argparse.Namespace) -> Model:
 
 
 def predict_command(parsed: argparse.Namespace, console: Console) -> int:
-    if parsed.out.is_dir():
-        raise InputError(f"--out {parsed.out}: a folder, expected the name of a CSV file")
+    if (what := kind_of(parsed.out)) is not None:
+        raise InputError(f"--out {parsed.out}: {what}, which is not replaced; expected the name of a CSV file")
     model = _model(parsed)
     paths = [path for given in parsed.images for path in _images(given)]
     found: list[Prediction | InputError] = []
@@ -61,7 +62,7 @@ def predict_command(parsed: argparse.Namespace, console: Console) -> int:
             writer = csv.writer(file)
             writer.writerow(["path", "class", "probability", "nearest_prototype", "error"])
             for where, each in zip(paths, found, strict=True):
-                writer.writerow([where, *_fields(each)])
+                writer.writerow([safe_cell(str(cell)) for cell in (where, *_fields(each))])
 
     write_file(parsed.out, fill)
     failed = [each for each in found if isinstance(each, InputError)]
@@ -93,8 +94,9 @@ def _images(given: Path) -> list[Path]:
         if not found:
             raise InputError(f"{given}: no image in it ({', '.join(EXTENSIONS)})")
         return found
-    if not given.exists():
-        raise InputError(f"{given}: no such image or folder")
+    if not given.is_file():
+        what = "neither an image file nor a folder" if given.exists() else "no such image or folder"
+        raise InputError(f"{given}: {what}")
     return [given]
 
 

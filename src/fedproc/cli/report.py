@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedproc.cli.strict import Parser
+from fedproc.errors import InputError
 
 EPILOG = """\
 Takes run folders, comparisons and the folders of `fedproc paper`, or any folder that holds some. The page is
@@ -52,6 +53,8 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
 
     with console.status("") as status:
         out = parsed.out or parsed.folders[0] / "report"
+        if parsed.out is None and out.is_symlink():
+            raise InputError(f"{out}: a link, which is not followed; name the folder to write as --out")
         told = lambda doing: status.update(escape(doing))  # noqa: E731
         page = write_report(parsed.folders, out, parsed.reference, told, parsed.columns, parsed.primary)
     console.print(f"written: {page}, with its tables/ and figures/", highlight=False, soft_wrap=True)

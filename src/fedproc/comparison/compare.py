@@ -24,7 +24,7 @@ from fedproc.methods.plugin import all_methods
 from fedproc.objects import Own, named
 from fedproc.runs.folder import differences
 from fedproc.runs.keeper import Fresh
-from fedproc.runs.lock import Lock, expect_folder
+from fedproc.runs.lock import Lock, expect_below, expect_folder
 from fedproc.runs.saved import SavedRun, read_run
 from fedproc.simulation.interrupt import Interrupt
 from fedproc.simulation.watching import Watcher
@@ -193,6 +193,9 @@ def compare(
     if len({fraction > 0 for fraction in held_out.values()}) > 1:
         shares = ", ".join(f"{fraction:g} for {label}" for label, fraction in held_out.items())
         raise InputError(f"--val-fraction {shares}: expected all rows with validation samples, or none")
+    for _, path in experiments.values():
+        if folder is not None and path is not None:
+            expect_below(folder, path)
     lock = Lock(folder) if folder else None
     try:
         how: Given = {"fresh": fresh, "watcher": watcher, "interrupt": interrupt}

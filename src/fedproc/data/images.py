@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ from fedproc.errors import InputError
 Bytes = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
 CHUNK = 4096
+UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,11 @@ class Images:
                 raise InputError(f"{self.name}: no {part} images, expected at least one")
             if split.images.shape[1:] != self.train.images.shape[1:]:
                 raise InputError(f"{self.name}: train and test images differ in shape")
+        for kind, names in (("class", self.class_names), ("site", self.site_names)):
+            for name in (name for name in names if UNPRINTABLE.search(name)):
+                raise InputError(
+                    f"{self.name}: {kind} {name!r}: control characters or bytes that are not UTF-8; rename it"
+                )
 
     @property
     def channels(self) -> int:

@@ -8,6 +8,7 @@ tabs or bars: by what the header has.
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from fedproc.data.pictures import Picture
 from fedproc.data.problems import Complain, Problem, refuse
 from fedproc.data.split import drawn_for_test
 from fedproc.errors import InputError
+from fedproc.files import read_bytes
 
 NEEDED = ("path", "label")
 OPTIONAL = ("group", "site", "split")
@@ -71,7 +73,7 @@ def _check_groups(path: Path, rows: Rows, complain: Complain) -> None:
 def _rows(path: Path, complain: Complain) -> Rows:
     rows: Rows = []
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with io.StringIO(read_bytes(path).decode("utf-8-sig"), newline="") as file:
             delimiter = _delimiter(file.readline())
             file.seek(0)
             reader = csv.DictReader(file, strict=True, delimiter=delimiter)
@@ -83,7 +85,9 @@ def _rows(path: Path, complain: Complain) -> Rows:
                     rows.append((reader.line_num, {name: row[name].strip() for name in names}))
                 else:
                     complain(Problem("a bad line", f"{path}, line {reader.line_num}: {wrong}"))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except InputError:
+        raise
+    except (OSError, ValueError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"{path}: not a readable CSV file: {reason}") from error
     if not rows:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from fedproc import streams
 from fedproc.data.images import Labels
 from fedproc.errors import InputError
+from fedproc.files import read_text
 
 Indices = npt.NDArray[np.int64]
 MOST_REDRAWS = 1000
@@ -160,8 +161,8 @@ def clients_in_file(path: Path) -> int:
 
 def _lists(path: Path) -> list[Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        found = json.loads(read_text(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"--partition-file {path}: cannot be read: {error}") from error
     if isinstance(found, dict):
         found = list(found.get("sites", found).values()) if isinstance(found.get("sites", found), dict) else None

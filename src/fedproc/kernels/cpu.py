@@ -51,20 +51,34 @@ def _library() -> tuple[ctypes.CDLL | None, str | None]:
 
 
 def _compiled(compiler: str) -> Path:
-    """The library, compiled if missing; its name is a hash of source, compiler and processor."""
+    """The library, compiled if missing; its name is a hash of source, compiler and processor. Its own hash lies beside
+    it, since loading a damaged one would end the process.
+    """
     processor = _processor()
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True, timeout=20).stdout
     made_from = "\n".join([SOURCE.read_text(), version, processor, *FLAGS])
     name = f"cpu-{hashlib.sha256(made_from.encode()).hexdigest()[:16]}.so"
     path = cache_folder() / "kernels" / name
-    if not path.exists():
+    digest = path.with_suffix(".sha256")
+    if not _whole(path, digest):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             made = Path(folder) / name
             words = [compiler, *FLAGS, *SHARED, str(SOURCE), "-o", str(made)]
             subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
+            noted = Path(folder) / digest.name
+            noted.write_text(_sha256(made))
             made.replace(path)
+            noted.replace(digest)
     return path
+
+
+def _whole(path: Path, digest: Path) -> bool:
+    return path.is_file() and digest.is_file() and _sha256(path) == digest.read_text(errors="replace").strip()
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _processor() -> str:

@@ -45,6 +45,8 @@ def plugin_methods(path: Path) -> tuple[type[Method], ...]:
 
 
 def _content(path: Path) -> bytes:
+    if path.exists() and not path.is_file():
+        raise InputError(f"--plugin {path}: expected a Python file (.py)")
     try:
         return path.read_bytes()
     except OSError as error:

@@ -38,6 +38,7 @@ __all__ = [
     "layout_of",
     "load_encoder",
     "load_network",
+    "shapes",
 ]
 
 NETWORKS = {
@@ -86,6 +87,13 @@ def build(spec: NetworkSpec, seed: int) -> Network:
         initialise(network.head, seed)
         initialise(network.classifier, streams.fold(seed, 1))
         return network.to(spec.dtype)
+    network = _raw(spec)
+    initialise(network, seed)
+    return network.to(spec.dtype)
+
+
+def _raw(spec: NetworkSpec) -> Network:
+    """One of our own networks, not yet initialised."""
     if spec.name == "simple-cnn":
         encoder = simple_cnn(spec.channels, spec.side)
     elif spec.name in RESIDUAL:
@@ -93,9 +101,17 @@ def build(spec: NetworkSpec, seed: int) -> Network:
         encoder = convert(resnet(spec.channels, spec.width, spec.norm))
     else:
         raise InputError(f"--network {spec.name}: expected one of {', '.join(NETWORKS)}")
-    network = Network(encoder, feature_size(encoder, spec.channels, spec.side), spec.classes, spec.normalize_z)
-    initialise(network, seed)
-    return network.to(spec.dtype)
+    return Network(encoder, feature_size(encoder, spec.channels, spec.side), spec.classes, spec.normalize_z)
+
+
+def shapes(spec: NetworkSpec) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Type and shape of each tensor of one of our own networks; no memory is taken for them."""
+    if spec.side < SMALLEST:
+        raise InputError(f"--image-size {spec.side}: expected at least {SMALLEST}")
+    with torch.device("meta"):
+        network = _raw(spec).to(spec.dtype)
+    found = network.state_dict().items()
+    return {name: (str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)) for name, tensor in found}
 
 
 def load_encoder(network: Network, path: Path) -> None:
@@ -114,6 +130,8 @@ def load_network(network: Network, path: Path) -> None:
 
 
 def _tensors(path: Path, flag: str) -> dict[str, torch.Tensor]:
+    if path.exists() and not path.is_file():
+        raise InputError(f"{flag} {path}: expected a safetensors file")
     try:
         return load_file(path)
     except (OSError, SafetensorError) as error:

@@ -20,7 +20,8 @@ NUMBER = re.compile(r"[-+]?[\d.,]+")
 
 def escaped(text: str) -> str:
     """Any text, as LaTeX prints it; a minus and no hyphen before a number."""
-    plain = re.sub("-(?=-)", "-\0", text.translate(SIGNS)).replace("\0", "{}")  # two hyphens are no dash
+    line = " ".join(text.split()).translate(SIGNS)
+    plain = re.sub("-(?=-)", "-\0", line).replace("\0", "{}")  # two hyphens are no dash
     return re.sub(r"(?<!\S)-(?=\d)", "$-$", plain)
 
 

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from html import escape
-from importlib.resources import files
+from importlib.resources import files as resources
 from pathlib import Path
 from xml.etree import ElementTree
 
 from fedproc.errors import InputError
 from fedproc.figures.style import Line, Picture
-from fedproc.files import naming, write_file
-from fedproc.report.inline import inline
+from fedproc.files import kind_of, read_bytes, read_text, write_file, write_json
+from fedproc.report.inline import harmless, inline
 from fedproc.report.tables import Table
 
-OURS = re.compile(r"(setting-\d+|settings|full|small|tiny|runs)\b.*\.(csv|md|tex|png|svg)$")
+MARK = "report.json"  # which files a report is made of
+OURS = re.compile(r"(tables|figures)/[\w.-]+\.(csv|md|tex|png|svg)")
+TITLE = "<title>fedproc report</title>"
+PNG = b"\x89PNG\r\n\x1a\n"
 DASHES = {"-": "none", "--": "6 3", ":": "2 3", "-.": "6 3 2 3"}
 WORDS = {"csv": "CSV", "md": "Markdown", "tex": "LaTeX"}
 
@@ -57,7 +62,7 @@ class Page:
         self.sections.append((anchor, title, "\n".join(part for part in parts if part)))
 
     def html(self, head: str) -> str:
-        own = files("fedproc.report")
+        own = resources("fedproc.report")
         style, script = (own.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
         links = "".join(f'<li><a href="#{anchor}">{escape(title)}</a></li>' for anchor, title, _ in self.sections)
         body = "\n".join(
@@ -66,21 +71,26 @@ class Page:
         )
         return (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-            '<meta name="viewport" content="width=device-width, initial-scale=1"><title>fedproc report</title>'
+            f'<meta http-equiv="Content-Security-Policy" content="{_policy(style, script)}">'
+            f'<meta name="viewport" content="width=device-width, initial-scale=1">{TITLE}'
             f'<link rel="icon" href="data:,"><style>\n{style}</style></head>\n<body>\n<h1>fedproc report</h1>\n{head}'
             f'<nav><ul>{links}</ul></nav>\n{body}\n<div id="tip" hidden></div>\n<script>\n{script}</script>\n'
             "</body></html>\n"
         )
 
     def write(self, out: Path, head: str, progress: Callable[[str], object] = str) -> Path:
-        """Write index.html, tables/ and figures/ into a folder; files of an earlier report are replaced."""
+        """Write index.html, tables/ and figures/ into a folder that is empty or holds an earlier report, whose files
+        are replaced; report.json lists them.
+        """
+        before = claim(out)
         for folder in ("tables", "figures"):
-            with naming(out / folder):
-                (out / folder).mkdir(parents=True, exist_ok=True)
-                if (out / "index.html").exists():
-                    for old in (out / folder).iterdir():
-                        if OURS.match(old.name):
-                            old.unlink()
+            (out / folder).mkdir(parents=True, exist_ok=True)
+        made = [f"tables/{name}.{kind}" for name, texts in self.tables.items() for kind in texts]
+        made += [f"figures/{name}.{kind}" for name in self.pictures for kind in ("png", "svg")]
+        write_json(out / MARK, {"fedproc": "report", "files": sorted({*before, *made})})
+        for old in (out / name for name in before if name not in made):
+            if kind_of(old) is None:
+                old.unlink(missing_ok=True)
         for name, texts in self.tables.items():
             for kind, text in texts.items():
                 write_file(out / "tables" / f"{name}.{kind}", partial(_write, text=text))
@@ -89,7 +99,38 @@ class Page:
             for kind in ("png", "svg"):
                 write_file(out / "figures" / f"{name}.{kind}", partial(_draw, picture=picture, kind=kind))
         write_file(out / "index.html", partial(_write, text=self.html(head)))
+        write_json(out / MARK, {"fedproc": "report", "files": sorted(made)})
         return out / "index.html"
+
+
+def claim(out: Path) -> list[str]:
+    """The files of an earlier report in a folder; one that holds something else is refused."""
+    if not out.is_dir() or not any(out.iterdir()):
+        return []
+    for name in ("tables", "figures"):
+        if kind_of(out / name) not in (None, "a folder"):
+            raise InputError(f"{out / name}: {kind_of(out / name)}, which is not followed; take another --out")
+    try:
+        mark = json.loads(read_text(out / MARK)) if (out / MARK).exists() else {}
+        files = mark.get("files", []) if isinstance(mark, dict) and mark.get("fedproc") == "report" else None
+        first = read_text(out / "index.html")[:2000] if (out / "index.html").exists() else ""
+    except (InputError, OSError, ValueError, RecursionError) as error:
+        raise InputError(f"--out {out}: no report that can be replaced ({error}); take another folder") from error
+    if (mark and files is not None) or TITLE in first:
+        return [name for name in files or [] if isinstance(name, str) and OURS.fullmatch(name)]
+    held = min(entry.name for entry in out.iterdir())
+    raise InputError(f"--out {out}: holds {held}, expected an empty folder or one with an earlier report")
+
+
+def _policy(style: str, script: str) -> str:
+    """Nothing is loaded, and no script or style sheet runs but the page's own two."""
+    style_hash, script_hash = (
+        base64.b64encode(hashlib.sha256(f"\n{text}".encode()).digest()).decode() for text in (style, script)
+    )
+    return (
+        f"default-src 'none'; script-src 'sha256-{script_hash}'; style-src-elem 'sha256-{style_hash}'; "
+        "style-src-attr 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+    )
 
 
 def _keys(lines: Mapping[str, Line]) -> str:
@@ -104,9 +145,9 @@ def _keys(lines: Mapping[str, Line]) -> str:
 
 def _read(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
-        ElementTree.fromstring(text)
-        return text
+        return harmless(read_text(path))
+    except InputError:
+        raise
     except (OSError, ValueError, ElementTree.ParseError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
 
@@ -121,9 +162,11 @@ def _draw(path: Path, picture: Picture | Path, kind: str) -> None:
     else:
         source = picture.with_suffix(f".{kind}")
         try:
-            content = source.read_bytes()
+            content = _read(source).encode() if kind == "svg" else read_bytes(source)
         except OSError as error:
             raise InputError(f"{source}: cannot be read: {error.strerror}") from error
+        if kind == "png" and not content.startswith(PNG):
+            raise InputError(f"{source}: not a PNG file")
         path.write_bytes(content)
 
 

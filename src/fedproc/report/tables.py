@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from typing import Any
 
+from fedproc.cells import safe_cell
 from fedproc.errors import InputError
 from fedproc.report.latex import tabular
 
@@ -60,15 +61,15 @@ class Table:
             list(dict.fromkeys(name for row in self.rows for name in row[at].more)) for at in range(len(self.heads))
         ]
         heads = [self.named.get(head, head or "row") for head in self.heads]
-        writer.writerow([name for head, more in zip(heads, extra, strict=True) for name in (head, *more)])
+        writer.writerow([safe_cell(name) for head, more in zip(heads, extra, strict=True) for name in (head, *more)])
         name = ""
         for row in self.rows:
             name = row[0].text or name
-            cells: list[str | float] = [name]
-            for at, cell in enumerate(row):
+            cells: list[str | float] = [safe_cell(name)]
+            for at, one in enumerate(row):
                 if at:
-                    cells.append(cell.value if cell.value is not None else cell.text if cell.text != "-" else "")
-                cells += [cell.more.get(each, "") for each in extra[at]]
+                    cells.append(one.value if one.value is not None else safe_cell(one.text) if one.text != "-" else "")
+                cells += [one.more.get(each, "") for each in extra[at]]
             writer.writerow(cells)
         return text.getvalue()
 
@@ -200,7 +201,9 @@ class Grid:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["row", "column", *asdict(Number(None))])
         for (row, column), number in self.numbers.items():
-            writer.writerow([row, column, *("" if v is None else v for v in asdict(number).values())])
+            writer.writerow(
+                [safe_cell(row), safe_cell(column), *("" if v is None else v for v in asdict(number).values())]
+            )
         return text.getvalue()
 
     def formats(self) -> dict[str, str]:

@@ -19,6 +19,7 @@ from fedproc.report.panels import draw_epochs, draw_rounds
 from fedproc.report.summary import differences_by_column
 from fedproc.report.tables import Grid, Number, Table
 from fedproc.reproduction import tsne
+from fedproc.runs.lock import expect_below
 from fedproc.runs.saved import read_run
 from fedproc.simulation.drive import Run, run
 from fedproc.simulation.interrupt import Interrupt
@@ -134,6 +135,8 @@ def reproduce(
         if request.exhibit.measure == "tsne":
             _check_models(missing.values())
         paths = [path for _, path in missing.values() if path is not None]
+        for path in paths:
+            expect_below(request.out, path)
         made_now = run_many(missing, workers, request.folder, watcher=watcher, interrupt=interrupt)
         runs |= dict(zip(paths, made_now, strict=True))
     made = _embedded(request, runs) if request.exhibit.measure == "tsne" else _written(request, runs)
@@ -221,8 +224,8 @@ def _written(request: Request, runs: Mapping[Path, Run]) -> Reproduction:
     files = _files(folder, grid)
     found = _differences(cells, of_cell) if unit == "per cent" else {}
     differences = differences_by_column(found, REFERENCE) if found else None
-    for old in folder.glob("differences.*"):
-        old.unlink()
+    for kind in ("csv", "md", "tex"):
+        (folder / f"differences.{kind}").unlink(missing_ok=True)
     if differences is not None:
         files += _texts(folder, "differences", differences.formats())
     if exhibit.figure:

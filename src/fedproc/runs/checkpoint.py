@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -23,7 +23,8 @@ from safetensors.numpy import save as packed
 from torch import Tensor
 
 from fedproc.errors import InputError, RunError, with_flags
-from fedproc.files import naming, sweep, write_file, write_folder
+from fedproc.files import naming, read_bytes, sweep, write_file, write_folder
+from fedproc.runs.made import PART, ROUND
 from fedproc.runs.schema import CheckpointFile, CheckpointValues, checked, read_json
 
 SCHEMA = 2
@@ -73,7 +74,7 @@ def save(folder: Path, round_number: int, tensors: Mapping[str, Tensor], values:
         index["checksum"] = _checksum(index)
         (target / "checkpoint.json").write_text(json.dumps(index, indent=1) + "\n", encoding="utf-8")
 
-    write_folder(folder / f"round-{round_number:06d}", fill)
+    write_folder(folder / f"round-{round_number:06d}", fill, remove)
 
 
 def _checksum(index: Mapping[str, Any]) -> str:
@@ -84,19 +85,34 @@ def keep_last(folder: Path, count: int) -> None:
     """Remove all but the newest `count`."""
     with naming(folder):
         for old in _newest_first(folder)[count:]:
-            shutil.rmtree(old)
+            remove(old)
 
 
 def paths(folder: Path) -> list[Path]:
     """The whole checkpoints that are there, newest first."""
-    return _newest_first(folder) if folder.is_dir() else []
+    return _newest_first(folder)
 
 
-def load_newest(folder: Path, up_to: int) -> Checkpoint | None:
-    """The newest whole checkpoint of round `up_to` or before; None if there are none."""
+def remove(path: Path) -> None:
+    """Delete a checkpoint; what is not its own stays, and so does the folder then."""
+    if not path.is_dir():
+        return
+    for entry in list(path.iterdir()):
+        if re.fullmatch(PART, entry.name):
+            entry.unlink()
+    if not any(path.iterdir()):
+        path.rmdir()
+
+
+def load_newest(
+    folder: Path, up_to: int, complaint: Callable[[CheckpointValues], str | None] = lambda values: None
+) -> Checkpoint | None:
+    """The newest whole checkpoint of round `up_to` or before; None if there are none. `complaint` says what is wrong
+    with what lies elsewhere and belongs to it.
+    """
     if not folder.is_dir():
         return None
-    sweep(folder)
+    sweep(folder, ROUND)
     complaints: list[str] = []
     damaged: list[Path] = []
     for path in _newest_first(folder):
@@ -108,8 +124,12 @@ def load_newest(folder: Path, up_to: int) -> Checkpoint | None:
             continue
         if values.round > up_to:
             continue
+        if (wrong := complaint(values)) is not None:
+            complaints.append(wrong)
+            damaged.append(path)
+            continue
         for useless in damaged:
-            shutil.rmtree(useless)
+            remove(useless)
         return Checkpoint(tensors, values, complaints)
     if complaints:
         raise RunError(f"{'; '.join(complaints)}; no whole checkpoint is left, --fresh starts over")
@@ -132,7 +152,16 @@ def confirm(folder: Path, round_number: int, lines: Mapping[str, Sequence[str]])
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    return sorted(folder.glob("round-*"), reverse=True)
+    if not folder.is_dir():
+        return []
+    found = [path for path in folder.iterdir() if re.fullmatch(ROUND, path.name) and not _foreign(path)]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("round-")), reverse=True)
+
+
+def _foreign(path: Path) -> bool:
+    """Whether a folder holds a person's own files alone: what is left of a checkpoint that was removed."""
+    names = [entry.name for entry in path.iterdir()] if path.is_dir() else []
+    return bool(names) and not any(re.fullmatch(PART, name) for name in names)
 
 
 def _load(path: Path) -> tuple[dict[str, Tensor], CheckpointValues]:
@@ -148,7 +177,9 @@ def _load(path: Path) -> tuple[dict[str, Tensor], CheckpointValues]:
             raise Damaged(f"{path / 'checkpoint.json'}: wrong checksum")
         buffer = bytearray()
         for name, digest in whole.shards.items():
-            content = (path / name).read_bytes()
+            if not re.fullmatch(PART, name):
+                raise Damaged(f"{path / 'checkpoint.json'}: names a shard {name}")
+            content = read_bytes(path / name)
             if hashlib.sha256(content).hexdigest() != digest:
                 raise Damaged(f"{path / name}: wrong checksum")
             buffer += load(content)["bytes"].tobytes()
@@ -165,5 +196,5 @@ def _load(path: Path) -> tuple[dict[str, Tensor], CheckpointValues]:
         raise
     except InputError as error:
         raise Damaged(with_flags(error)) from error
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RuntimeError, SafetensorError) as error:
         raise Damaged(f"{path}: cannot be read ({type(error).__name__}: {error})") from error

@@ -8,7 +8,7 @@ checkpoint names the files it needs, and those that no checkpoint names are swep
 from __future__ import annotations
 
 import hashlib
-import json
+import re
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,9 +19,10 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from fedproc.errors import RunError
-from fedproc.files import sweep, write_file
-from fedproc.runs.schema import ClientFiles
+from fedproc.errors import InputError, RunError, with_flags
+from fedproc.files import read_bytes, sweep, write_file
+from fedproc.runs.made import STATE
+from fedproc.runs.schema import CheckpointFile, ClientFiles, read
 
 Tensors = dict[str, Tensor]
 
@@ -77,14 +78,7 @@ class ClientStates:
             return self.holdings.memory[client]
         if client not in self.holdings.files:
             return None
-        name, digest = self.holdings.files[client]
-        path = self._home() / name
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise RunError(f"{path}: the state of client {client} cannot be read: {error.strerror}") from error
-        if hashlib.sha256(content).hexdigest() != digest:
-            raise RunError(f"{path}: the state of client {client} has a wrong checksum; --fresh starts over")
+        content = _content(self._home(), client, *self.holdings.files[client])
         return {key: tensor.to(self._device) for key, tensor in load(content).items()}
 
     def latest(self, client: int) -> Tensors | None:
@@ -134,19 +128,45 @@ class ClientStates:
         """Remove files that neither these holdings nor any of the checkpoints name."""
         if self._folder is None or not self._folder.is_dir():
             return
-        sweep(self._folder)
+        sweep(self._folder, STATE)
         needed = {name for name, _ in holdings.files.values()}
         for path in checkpoints:
             try:
-                index = json.loads((path / "checkpoint.json").read_text(encoding="utf-8"))
-            except (OSError, ValueError):
+                index = read(path / "checkpoint.json", CheckpointFile)
+            except InputError:
                 continue  # a damaged one needs nothing
-            needed |= {name for name, _ in index["values"].get("clients", {}).get("files", {}).values()}
+            needed |= {name for name, _ in index.values.clients.files.values()} if index is not None else set()
         for file in self._folder.iterdir():
-            if file.name not in needed:
+            if file.name not in needed and re.fullmatch(STATE, file.name):
                 file.unlink()
-        if not needed:
+        if not any(self._folder.iterdir()):
             self._folder.rmdir()
+
+
+def damage(folder: Path, values: ClientFiles) -> str | None:
+    """What is wrong with the files that a checkpoint names, if anything."""
+    for client, (name, digest) in values.files.items():
+        try:
+            _content(folder, int(client), name, digest)
+        except RunError as error:
+            return with_flags(error)
+    return None
+
+
+def _content(folder: Path, client: int, name: str, digest: str) -> bytes:
+    """A client's state as it was written."""
+    path = folder / name
+    if not re.fullmatch(STATE, name):
+        raise RunError(f"{folder}: {name} is no name of a client's state")
+    try:
+        content = read_bytes(path)
+    except InputError as error:
+        raise RunError(with_flags(error)) from error
+    except OSError as error:
+        raise RunError(f"{path}: the state of client {client} cannot be read: {error.strerror}") from error
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise RunError(f"{path}: the state of client {client} has a wrong checksum")
+    return content
 
 
 def _bytes(tensor: Tensor) -> int:

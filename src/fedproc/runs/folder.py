@@ -16,31 +16,27 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save
 from torch import Tensor
 
 from fedproc.errors import InputError, with_flags
 from fedproc.experiment import FREE, IMPLIED, flag
 from fedproc.files import TEMPORARY, naming, sweep, write_file, write_json
-from fedproc.runs import checkpoint, lines
+from fedproc.runs import checkpoint, lines, made
 from fedproc.runs.checkpoint import Checkpoint
+from fedproc.runs.client_states import damage
 from fedproc.runs.lock import Lock, expect_folder
+from fedproc.runs.model_file import packed
 from fedproc.runs.result import as_one_of_many, evaluated, result_checksum
-from fedproc.runs.saved import OURS, completed, read_result
+from fedproc.runs.saved import LINES, OURS, completed, confirmation, read_result
 from fedproc.runs.schema import (
     FORMAT,
     ConfigFile,
-    ConfusionLine,
     EnvironmentFile,
-    MetricsLine,
-    Schema,
-    SitesLine,
     read,
     read_json,
 )
@@ -66,11 +62,6 @@ FILES = (
     "result.json",
     "checkpoint",
 )
-LINES: dict[str, type[Schema]] = {
-    "metrics.jsonl": MetricsLine,
-    "confusion.jsonl": ConfusionLine,
-    "sites.jsonl": SitesLine,
-}
 Record = dict[str, Any]
 
 
@@ -85,6 +76,7 @@ class RunFolder:
         self._checksums: dict[str, list[tuple[int, str]]] = {}  # of each file's last lines: round and checksum
         try:
             with naming(path):
+                made.expect_no_links(path)
                 names = sorted(e.name for e in path.iterdir() if not e.name.startswith(TEMPORARY + "config.json"))
             if names and not self._is_ours():
                 raise InputError(f"--out {path}: holds {names[0]}, expected a run folder or an empty one")
@@ -115,7 +107,7 @@ class RunFolder:
     def prepare(self, fresh: bool) -> None:
         """Sweep what a killed process left half-written, and everything if the run is to start over."""
         with naming(self.path):
-            sweep(self.path)
+            sweep(self.path, made.TOP)
             if fresh:
                 self._clear()
 
@@ -123,9 +115,7 @@ class RunFolder:
         return self.path / name
 
     def _clear(self) -> None:
-        for name in reversed(FILES):  # config.json goes last: without it the folder is no run
-            target = self._file(name)
-            shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
+        made.remove(self.path, *reversed(FILES))  # config.json goes last: without it the folder is no run
 
     def check(self, config: Record, fixed_rounds: str | None) -> None:
         """Refuse what cannot continue the run that is here, with nothing changed: another config, damaged files.
@@ -213,8 +203,7 @@ class RunFolder:
             for name, each in new.items():
                 lines.rewrite(self._file(name), each)
         self.forget_result()
-        shutil.rmtree(self._file("models"), ignore_errors=True)
-        self._file("model.onnx").unlink(missing_ok=True)
+        made.remove(self.path, "models", "model.onnx")
 
     def forget_result(self) -> None:
         """The run is not over after all."""
@@ -272,7 +261,8 @@ class RunFolder:
 
     def write_result(self, result: Record) -> None:
         self._lock.check()
-        whole = {**result, "metrics_checksum": self._last("metrics.jsonl")[1]}
+        ends = {confirmation(name): self._last(name)[1] for name in LINES}
+        whole = {**result, **{name: end for name, end in ends.items() if end}}
         write_json(self._file("result.json"), {**whole, "checksum": result_checksum(whole)})
 
     def metrics(self) -> list[Record]:
@@ -323,7 +313,7 @@ class RunFolder:
         """
         done = [record for record in self.metrics() if record["round"] == rounds]
         up_to = rounds - 1 if done and not evaluated(done[0]) else rounds
-        found = checkpoint.load_newest(self._file("checkpoint"), up_to)
+        found = self.newest_checkpoint(up_to)
         at = found.values.round if found else 0
         for name in LINES:
             records = [record for record in self._lines(name) if record["round"] <= at]
@@ -337,15 +327,19 @@ class RunFolder:
             self._checksums[name] = [(at, lines.rewrite(self._file(name), records))]
         return found
 
+    def newest_checkpoint(self, up_to: int) -> Checkpoint | None:
+        """The newest of a round or before that is whole, the clients' states that it names included."""
+        clients = self._file("clients")
+        return checkpoint.load_newest(self._file("checkpoint"), up_to, lambda values: damage(clients, values.clients))
+
     def write_model(self, name: str, tensors: Mapping[str, Tensor], description: Record) -> None:
-        """One metadata key only: safetensors orders several differently in each process."""
+        """A trained network as a file of its own."""
         self._lock.check()
-        ready = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-        content = save(ready, metadata={"fedproc": json.dumps(description)})
+        content = packed(tensors, description)
         path = self._file(name)
         with naming(path):
             path.parent.mkdir(exist_ok=True)
-            sweep(path.parent)
+            sweep(path.parent, r"(model|averaged|client-\d{3,})\.safetensors")
         write_file(path, lambda temporary: temporary.write_bytes(content))
 
 

@@ -16,16 +16,17 @@ import torch
 from torch import Tensor
 
 from fedproc.assembly import Assembly
-from fedproc.errors import Diverged, Failed
+from fedproc.errors import Diverged, Failed, RunError, with_flags
 from fedproc.experiment import Experiment
 from fedproc.methods.plugin import plugin_hash
 from fedproc.networks import encoder_file
 from fedproc.protocol.diagnostics import Diagnostics
 from fedproc.protocol.plan import Plan, Progress, State, first_state
 from fedproc.protocol.weights import Weights
+from fedproc.runs.checkpoint import Checkpoint
 from fedproc.runs.client_states import ClientStates, Holdings
 from fedproc.runs.folder import RunFolder, client_model
-from fedproc.runs.result import summarise
+from fedproc.runs.result import refusals, summarise
 from fedproc.runs.state import restored_state, saved_state
 
 Record = dict[str, Any]
@@ -150,12 +151,37 @@ class Keeper:
             self.records = folder.metrics()
             if found is not None:
                 self.notes += found.complaints
-                self._now = restored_state(found, self.state)
-                self.states.adopt(self._now[1])
-                self._saved_round = self.state.round
+                self._adopt(found)
+            if self.result is not None and self.result["status"] == "finished":
+                self._complete_models(folder)
         except BaseException:
             self.close()
             raise
+
+    def _adopt(self, found: Checkpoint) -> None:
+        self._now = restored_state(found, self.state)
+        self.states.adopt(self._now[1])
+        self._saved_round = self.state.round
+
+    def _complete_models(self, folder: RunFolder) -> None:
+        """Make the model files of a finished run again that are no longer there, from its last checkpoint."""
+        alone = self.plan.shared is not None and self.plan.shared.nothing
+        names = ["models"] if alone else ["model.safetensors"]
+        names += ["averaged.safetensors"] if self.experiment.average_weights else []
+        if all((folder.path / name).exists() for name in names):
+            return
+        try:
+            found = folder.newest_checkpoint(self.plan.rounds)
+            if found is None or found.values.round != self.plan.rounds:
+                raise RunError(f"{folder.path}: there is no checkpoint of its last round")
+            self._adopt(found)
+        except RunError as error:
+            self.notes.append(f"the trained model is missing and cannot be made again: {with_flags(error)}")
+            return
+        for name, tensors in self._models():
+            if not (folder.path / name).exists():
+                folder.write_model(name, tensors, self.assembly.description())
+                self.notes.append(f"{name} was missing and is made again")
 
     def close(self) -> None:
         if self.folder is not None:
@@ -211,6 +237,7 @@ class Keeper:
         self.ended = error
         self.save()
         result = {**failed_result(self.experiment.method, self.label, error.round, error.reason), "status": status}
+        result |= refusals(self.records)
         if self.folder is not None:
             self.states.sweep(self._now[1], self.folder.finish_checkpoints())
             self.folder.write_result(result)

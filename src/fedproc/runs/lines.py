@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedproc.errors import InputError
-from fedproc.files import naming, write_file
+from fedproc.files import naming, read_text, write_file
 from fedproc.runs.schema import Schema, checked
 
 Record = dict[str, Any]
@@ -49,7 +49,7 @@ def rewrite(path: Path, records: Sequence[Record]) -> str:
         text, checksum = _chained(record, checksum)
         texts.append(text + "\n")
     content = "".join(texts)
-    if path.exists() and path.read_text(encoding="utf-8") != content:
+    if path.exists() and read_text(path) != content:
         write_file(path, lambda temporary: temporary.write_text(content, encoding="utf-8"))
     return checksum
 
@@ -76,7 +76,9 @@ def _read(path: Path, schema: type[Schema]) -> tuple[list[Record], str]:
     if not path.exists():
         return [], ""
     try:
-        texts = path.read_text(encoding="utf-8").split("\n")[:-1]
+        texts = read_text(path).split("\n")[:-1]
+    except InputError:
+        raise
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     lines: list[Record] = []

@@ -38,6 +38,17 @@ class Lock:
         os.close(self._handle)
 
 
+def expect_below(folder: Path, path: Path) -> None:
+    """Refuse a path below a folder that leads out of it through a link."""
+    if not path.is_relative_to(folder):
+        return
+    for place in (path, *path.parents):
+        if place == folder:
+            return
+        if place.is_symlink():
+            raise InputError(f"{place}: a link, which is not followed; move it away, or take another --out")
+
+
 def expect_folder(path: Path) -> None:
     """Refuse an --out that is a file, or lies below one."""
     for place in (path, *path.parents):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from fedproc.data.augment import Normalisation
@@ -22,8 +21,8 @@ from fedproc.networks import Network, NetworkSpec, build
 from fedproc.networks.own import Encoder, OwnEncoder, importable
 from fedproc.own_code import NOTEBOOK
 from fedproc.prototypes import similarities
+from fedproc.runs.model_file import check_shapes, read_about, read_tensors
 
-SCHEMA = 1
 CHUNK = 256
 
 
@@ -98,20 +97,29 @@ def load_model(run: Path, name: str = "model.safetensors", network: str | Encode
     A model of a person's own encoder runs that person's code, so its import path must be given as `network`, or the
     encoder as an object: what a file says is not reason enough.
     """
-    path = run if run.is_file() else run / name
+    path = run if run.exists() and not run.is_dir() else run / name
     if not path.is_file():
         if name == "model.safetensors" and (run / "models").is_dir():
             raise InputError(f"{run}: its clients have models of their own; choose one with --client")
         if name.startswith("models/") and (run / "config.json").is_file():
             raise InputError(_without_client(run, path))
-        raise InputError(f"{path}: no such file; expected the folder of a finished run")
-    try:
-        with safe_open(path, "pt") as file:
-            about: dict[str, Any] = json.loads((file.metadata() or {})["fedproc"])
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: not a model of a fedproc run: {error}") from error
-    return model_of(path, about, tensors, network)
+        if not path.exists():
+            again = "; the command of the run makes it again" if (run / "result.json").is_file() else ""
+            raise InputError(f"{path}: no such file; expected the folder of a finished run{again}")
+    about, raw, header = read_about(path)
+    _expect_trust(path, about.network, network)
+    check_shapes(path, about.spec, header)
+    return model_of(path, raw, read_tensors(path, about, raw), network)
+
+
+def _expect_trust(path: Path | str, said: str, network: str | Encoder | None) -> None:
+    """Refuse to run the code that a file names, unless the caller names it, too."""
+    if ":" in said and (network is None or (isinstance(network, str) and network != said)):
+        name = said.removeprefix(f"{NOTEBOOK}:")
+        way = f"give --network {said}"
+        if name != said:
+            way = f"in Python, `fedproc.load_model(path, network={name})` takes it"
+        raise InputError(f"{path}: made with its own encoder; {way} if you trust it")
 
 
 def model_of(
@@ -124,8 +132,6 @@ def model_of(
         own = OwnEncoder.of(network) if found is None else None
         network = own.name if own is not None else found
     try:
-        if about["schema"] != SCHEMA:
-            raise InputError(f"{path}: written with schema {about['schema']}, this version reads {SCHEMA}")
         spec = NetworkSpec(
             name=about["network"],
             width=about["width"],
@@ -137,12 +143,7 @@ def model_of(
             norm=about["norm"],
             own=own,
         )
-        if spec.foreign and network != spec.name:
-            name = str(spec.name).removeprefix(f"{NOTEBOOK}:")
-            way = f"give --network {spec.name}"
-            if name != spec.name:
-                way = f"in Python, `fedproc.load_model(path, network={name})` takes it"
-            raise InputError(f"{path}: made with its own encoder; {way} if you trust it")
+        _expect_trust(path, spec.name, network)
         normalisation = Normalisation(tuple(about["mean"]), tuple(about["std"]))
         fit = about.get("preprocessing", {"fit": "crop"})["fit"]  # of earlier versions: all were cropped
         if fit not in get_args(Fit):
@@ -153,7 +154,7 @@ def model_of(
         made.load_state_dict(named)
     except InputError:
         raise
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{path}: not a model of a fedproc run: {error}") from error
     return Model(made, normalisation, tuple(about["class_names"]), prototypes, known, spec, fit).eval()
 

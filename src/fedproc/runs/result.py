@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from fedproc.runs.schema import EndedResult, FinishedResult, Schema, ValidatedRe
 
 Record = dict[str, Any]
 LAST = 10
+COUNTED = ("answers", "clients")
+MOST_REASONS = 3
 
 
 def seconds_of(record: Record) -> float:
@@ -55,10 +58,36 @@ def summarise(records: Sequence[Record], held_out: str, target: float | None = N
         f"{prefix}final_prototype_accuracy": evaluated[-1][nearest],
         f"{prefix}last10_prototype_accuracy": sum(record[nearest] for record in last) / len(last),
         **extra,
+        **refusals(records),
         **{name: sum(_crossed(record, name) for record in records) for name in ("bytes_up", "bytes_down")},
         "seconds": seconds,
         "samples_per_second": sum(record["samples"] for record in records) / seconds,
     }
+
+
+def refusals(records: Sequence[Record]) -> Record:
+    """How many answers of how many clients were refused, and the most frequent reasons; nothing where none was."""
+    found = [each for record in records for each in _refused(record)]
+    if not found:
+        return {}
+    reasons = dict(Counter(reason for _, reason in found).most_common(MOST_REASONS))
+    return {"refused": {"answers": len(found), "clients": len({client for client, _ in found}), "reasons": reasons}}
+
+
+def refusals_in_words(records: Sequence[Record]) -> str:
+    """What `refusals` found, for a person; empty where none was."""
+    found = refusals(records).get("refused")
+    if found is None:
+        return ""
+    reasons = "; ".join(f"{reason} ({count})" for reason, count in found["reasons"].items())
+    answers, clients = (f"{found[name]} {name.removesuffix('s') if found[name] == 1 else name}" for name in COUNTED)
+    return f"{answers} of {clients} refused: {reasons}"
+
+
+def _refused(record: Record) -> Iterator[tuple[str, str]]:
+    for where in (record, record.get("closing")):
+        found = where.get("refused") if isinstance(where, dict) else None
+        yield from ((str(client), str(reason)) for client, reason in (found or {}).items())
 
 
 def complaint(path: Path, result: Record, records: Sequence[Record]) -> str | None:

@@ -23,6 +23,8 @@ from fedproc.runs.schema import (
     MetricsLine,
     PartitionFile,
     ResultFile,
+    Schema,
+    SitesLine,
     checked,
     read_json,
 )
@@ -44,6 +46,11 @@ LATER = {  # fields that came after the first format
     "adam_beta2": 0.999,
     "adam_epsilon": 1e-8,
     "class_weights": "none",
+}
+LINES: dict[str, type[Schema]] = {
+    "metrics.jsonl": MetricsLine,
+    "confusion.jsonl": ConfusionLine,
+    "sites.jsonl": SitesLine,
 }
 OURS = {"method", "fingerprint", "data_seed"}  # a config.json without these is somebody else's
 
@@ -174,7 +181,7 @@ def completed(config: Record) -> Record:
 def _matrix(path: Path, found: Any) -> npt.NDArray[np.int64]:
     try:
         made = np.array(found, dtype=np.int64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{path}: expected rows of whole numbers: {error}") from error
     if made.ndim != 2:
         raise InputError(f"{path}: expected rows of whole numbers")
@@ -190,9 +197,16 @@ def read_result(folder: Path, metrics: Sequence[Record]) -> Record | None:
     checked(path, result, ResultFile)
     if (wrong := complaint(path, result, metrics)) is not None:
         raise InputError(f"{path}: {wrong}")
-    confirmed = result.get("metrics_checksum")  # of the first format: none
-    if confirmed and confirmed != last_checksum(folder / "metrics.jsonl", MetricsLine):
-        raise InputError(f"{path}: made from other lines than those in metrics.jsonl beside it")
+    for name, schema in LINES.items():
+        confirmed = result.get(confirmation(name))  # of earlier formats: none
+        if confirmed and confirmed != last_checksum(folder / name, schema):
+            raise InputError(f"{path}: made from other lines than those in {name} beside it")
     if result.get("checksum") not in (None, result_checksum(result)):
         raise InputError(f"{path}: its checksum is wrong: it was changed")
-    return {name: value for name, value in result.items() if name not in ("metrics_checksum", "checksum")}
+    checksums = ("checksum", *map(confirmation, LINES))
+    return {name: value for name, value in result.items() if name not in checksums}
+
+
+def confirmation(name: str) -> str:
+    """The field of result.json that confirms the last line of a file."""
+    return f"{name.removesuffix('.jsonl')}_checksum"

@@ -6,14 +6,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedproc.errors import InputError
+from fedproc.files import read_text
 
 Record = dict[str, Any]
 FORMAT = 2
+
+
+Count = Annotated[int, Field(ge=0, lt=1 << 53)]  # what a float holds exactly
 
 
 class Schema(BaseModel):
@@ -28,12 +32,12 @@ class ConfigFile(Schema):
     data: str
     seed: int
     data_seed: int
-    clients: int
+    clients: Count
     partition: str
     beta: float
     sample: float
-    rounds: int
-    epochs: int
+    rounds: Count
+    epochs: Count
     lr: float
     network: str
 
@@ -58,31 +62,39 @@ class PartitionFile(Schema):
     client_names: list[str] = []
 
 
+class Closing(Schema):
+    refused: dict[str, str] = {}
+
+
 class MetricsLine(Schema):
-    round: int
-    samples: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
+    round: Count
+    samples: Count = 0
+    bytes_up: Count = 0
+    bytes_down: Count = 0
     seconds: dict[str, float] = {}
     test_accuracy: float | None = None
     val_accuracy: float | None = None
     prototype_accuracy: float | None = None
     val_prototype_accuracy: float | None = None
     train_loss: float | None = None
+    refused: dict[str, str] = {}
+    closing: Closing | None = None
+    class_accuracy: list[float | None] | None = None
+    val_class_accuracy: list[float | None] | None = None
 
 
 class ConfusionLine(Schema):
-    round: int
-    confusion: list[list[int]]
+    round: Count
+    confusion: list[list[Count]]
 
 
 class SiteCounts(Schema):
-    correct: list[int]
-    total: list[int]
+    correct: list[Count]
+    total: list[Count]
 
 
 class SitesLine(Schema):
-    round: int
+    round: Count
     sites: dict[str, SiteCounts]
 
 
@@ -161,9 +173,11 @@ def checked(where: Path | str, found: Record, schema: type[Model]) -> Model:
 
 def read_json(path: Path) -> Record | None:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_text(path))
     except FileNotFoundError:
         return None
+    except InputError:
+        raise
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     if not isinstance(found, dict):
@@ -181,6 +195,13 @@ WORDS = {
     "model_type": "an object",
     "tuple_type": "a list",
     "finite_number": "a finite number",
+    "less_than": "a smaller number",
+    "less_than_equal": "a smaller number",
+    "greater_than": "a larger number",
+    "greater_than_equal": "a larger number",
+    "too_short": "one at least",
+    "string_too_long": "a shorter word",
+    "json_invalid": "JSON in UTF-8",
 }
 
 

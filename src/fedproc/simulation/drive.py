@@ -44,6 +44,7 @@ class Run:
     result: Record
     metrics: list[Record]
     path: Path | None
+    notes: tuple[str, ...] = ()  # on files of a run that was over before
     models: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict, repr=False, compare=False)
     about: Record = field(default_factory=dict, repr=False, compare=False)
 
@@ -113,7 +114,16 @@ def run_all(
         elif kept:
             watcher.begin(sessions, said_of_kept(kept)[0], [])
         made = {
-            s.label: Run(s.experiment, s.label, s.result or {}, s.records, s.path, s.models, s.assembly.description())
+            s.label: Run(
+                s.experiment,
+                s.label,
+                s.result or {},
+                s.records,
+                s.path,
+                tuple(s.notes),
+                s.models,
+                s.assembly.description(),
+            )
             for s in sessions
         }
         for label, result in broken.items():

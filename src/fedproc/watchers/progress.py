@@ -78,7 +78,17 @@ def state(run: Watched) -> str:
     if run.ended is not None:
         return str(run.ended) if isinstance(run.ended, Failed) else f"diverged in round {run.ended.round}"
     last = accuracy(run)
-    return f"{'' if last is None else f'accuracy {100 * last:5.2f} %  '}{_loss(run.records[-1])}" if run.records else ""
+    if not run.records:
+        return ""
+    shown = "" if last is None else f"accuracy {100 * last:5.2f} %  "
+    return f"{shown}{_loss(run.records[-1])}{_refused(run.records[-1])}"
+
+
+def _refused(record: Record) -> str:
+    """Whose answers of the last round were refused, and why."""
+    refused = record.get("refused", {})
+    why = "".join(f"  refused: client {client}: {reason}" for client, reason in list(refused.items())[:1])
+    return why + (f" and {len(refused) - 1} more" if len(refused) > 1 else "")
 
 
 def accuracy(run: Watched) -> float | None:

@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+from fedproc.errors import InputError
+from fedproc.files import kind_of
 from fedproc.simulation.place import Place
 from fedproc.simulation.workers.images import MappedImages
 from fedproc.simulation.workers.messages import Lines, Message, encoded
@@ -67,6 +69,8 @@ class Process:
         self.number = number
         self.log = log
         self._images = images
+        if (what := kind_of(log)) is not None or log.parent.is_symlink():
+            raise InputError(f"{log}: {what or 'in a link'}, which is not followed; take another --out")
         ours, theirs = os.pipe()
         with log.open("ab") as output:
             self._log_began = output.tell()

@@ -1,0 +1,315 @@
+"""Attacks on run folders: a kill before every file operation, a full disk, damage to every file."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from conftest import ToyLibrary, contents, toy_experiment, toy_images, work
+from tally import Tally, forked
+
+from fedproc.errors import InputError, RunError
+from fedproc.lanes import choose
+from fedproc.report.gather import gather
+from fedproc.runs import checkpoint
+from fedproc.runs.model import load_model
+from fedproc.simulation.drive import drive
+from fedproc.simulation.session import Session
+
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink")
+NEW_NAMESPACE = 0x00020000
+IMAGES = toy_images(classes=3, per_class=20)
+RUNS: dict[str, dict[str, Any]] = {
+    "fedproc": {"method": "fedproc", "rounds": 4, "checkpoint_every": 1, "epochs": 1, "clients": 3},
+    "scaffold": {
+        "method": "scaffold", "rounds": 4, "checkpoint_every": 2, "epochs": 1, "clients": 3, "client_memory": 0,
+        "sample": 0.7,
+    },
+    "solo": {"method": "solo", "solo": {"epochs": 1}, "clients": 3, "keep_clients": True},
+    "averaged": {"method": "fedavg", "rounds": 3, "epochs": 1, "clients": 3, "average_weights": 0.8, "eval_every": 2},
+}  # fmt: skip
+
+
+def some_runs(seconds: float, chance: random.Random) -> list[str]:
+    """One of the runs where there are seconds only, all of them where there are minutes."""
+    names = list(RUNS)
+    chance.shuffle(names)
+    return names[: max(1, int(seconds // 5))]
+
+
+def outcome_of(folder: Path, name: str, whole: Path, fresh: bool = False) -> str:
+    """Go on with a run: `fine` if it ends as the whole one did."""
+    try:
+        session = work(folder, IMAGES, fresh, **RUNS[name])
+    except (InputError, RunError) as error:
+        return f"refused: {error}"
+    if session.result is None:
+        return "no result"
+    try:
+        one, other = contents(whole), contents(folder)
+    except (OSError, ValueError, KeyError, RecursionError):  # a damaged index, which `noticed` looks at
+        timed = ("metrics.jsonl", "result.json", "environment.json")
+        one, other = ({k: v for k, v in _bytes(each).items() if k not in timed} for each in (whole, folder))
+    different = [each for each in sorted({*one, *other}) if one.get(each) != other.get(each)]
+    different = [each for each in different if not noticed(folder, each)]
+    left = [str(path) for path in folder.rglob(".tmp-*")]
+    return "fine" if not different and not left else f"silently different: {different} {left}"
+
+
+def _bytes(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def noticed(folder: Path, name: str) -> bool:
+    """Whether a file of a finished run that nobody looked at is refused once somebody does."""
+    try:
+        if name.endswith(".safetensors") and not name.startswith("checkpoint"):
+            load_model(folder, name)
+        elif name.startswith("checkpoint"):
+            checkpoint._load(folder / Path(name).parent)
+        else:
+            return False
+    except (InputError, RunError):
+        return True
+    return False
+
+
+def in_child(folder: Path, name: str, whole: Path, fresh: bool = False) -> str:
+    code, said = forked(lambda: outcome_of(folder, name, whole, fresh))
+    return str(said) if code == 0 else f"exit {code}"
+
+
+def watch_operations(act: Callable[[int], None]) -> None:
+    """Call `act` with its number before every operation that changes a file; fsync, which Python does not tell of,
+    counts as one.
+    """
+    count = 0
+
+    def next_one() -> None:
+        nonlocal count
+        count += 1
+        act(count)
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in CHANGES or (event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING):
+            next_one()
+
+    sync = os.fsync
+
+    def before_sync(handle: int) -> None:
+        next_one()
+        sync(handle)
+
+    os.fsync = before_sync
+    sys.addaudithook(hook)
+
+
+def kills(tally: Tally, place: Path, seconds: float, seed: int) -> None:
+    """Kill a run before its n-th file operation, and go on: the folder ends as if nothing had been."""
+    end, moments = time.monotonic() + seconds, random.Random(seed)
+    points: list[tuple[str, bool, int]] = []
+    chosen = some_runs(seconds, moments)
+    for name in chosen:
+        whole = place / f"whole-{name}"
+        work(whole, IMAGES, **RUNS[name])
+        for fresh in (False, True):
+            code, total = forked(lambda name=name, fresh=fresh: counted(place / f"count-{name}", name, fresh))
+            assert code == 0, f"counting ended with {code}"
+            points += [(name, fresh, number) for number in range(1, total + 1)]
+    moments.shuffle(points)
+    done = 0
+    for name, fresh, number in points:
+        if time.monotonic() > end:
+            break
+        folder = place / "killed"
+        shutil.rmtree(folder, ignore_errors=True)
+        if fresh:
+            shutil.copytree(place / f"whole-{name}", folder)
+
+        def dies(name: str = name, fresh: bool = fresh, number: int = number, folder: Path = folder) -> None:
+            watch_operations(lambda at: os._exit(9) if at == number else None)
+            work(folder, IMAGES, fresh, **RUNS[name])
+
+        code, _ = forked(dies)
+        tally.count(
+            in_child(folder, name, place / f"whole-{name}") if code in (0, 9) else f"exit {code}",
+            (name, fresh, number),
+        )
+        done += 1
+    tally.note = f"{done:,} of {len(points):,} file operations of {2 * len(chosen)} runs"
+
+
+def counted(folder: Path, name: str, fresh: bool) -> int:
+    """How many file operations a run has."""
+    last = 0
+
+    def note(at: int) -> None:
+        nonlocal last
+        last = at
+
+    shutil.rmtree(folder, ignore_errors=True)
+    if fresh:
+        work(folder, IMAGES, **RUNS[name])
+    watch_operations(note)
+    work(folder, IMAGES, fresh, **RUNS[name])
+    return last
+
+
+def full_disks(tally: Tally, place: Path, seconds: float, seed: int) -> None:
+    """Run on a disk that is full after so many kilobytes, then on one with room again."""
+    end, sizes = time.monotonic() + seconds, random.Random(seed)
+    chosen = some_runs(seconds, sizes)
+    for name in chosen:
+        work(place / f"whole-{name}", IMAGES, **RUNS[name])
+    while time.monotonic() < end:
+        name = sizes.choice(chosen)
+        whole = place / f"whole-{name}"
+        most = sum(path.stat().st_size for path in whole.rglob("*") if path.is_file()) * 2 // 1024
+        size = sizes.randint(0, most) // 4 * 4
+        code, said = forked(lambda name=name, size=size, whole=whole: on_small_disk(place, name, size, whole))
+        if said == "no rights":
+            tally.note = "no right to mount a small disk here"
+            return
+        tally.count(str(said) if code == 0 else f"exit {code}", (name, f"{size} KB"))
+    tally.note = "real disks (tmpfs), full after 4 KB up to twice what a run takes, then given room"
+
+
+def on_small_disk(place: Path, name: str, size: int, whole: Path) -> str:
+    """In a mount namespace of our own, which goes with this process."""
+    mounted = place / "disk"
+    mounted.mkdir(exist_ok=True)
+    if ctypes.CDLL(None).unshare(NEW_NAMESPACE) != 0:
+        return "no rights"
+    quiet: dict[str, Any] = {"check": False, "capture_output": True}
+    subprocess.run(["mount", "--make-rprivate", "/"], **quiet)
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={max(4, size)}k", "none", str(mounted)], **quiet
+    ).returncode:
+        return "no rights"
+    try:
+        work(mounted / "run", IMAGES, **RUNS[name])
+    except (RunError, InputError) as error:
+        if str(mounted) not in str(error):
+            return f"names no path: {error}"
+    subprocess.run(["mount", "-o", "remount,size=1g", str(mounted)], **quiet)
+    return outcome_of(mounted / "run", name, whole)
+
+
+def stopped(folder: Path, name: str) -> None:
+    """A run left before its last round."""
+    session = Session(toy_experiment(**{"checkpoint_every": 2, **RUNS[name]}), ToyLibrary(IMAGES))
+    session.claim(folder)
+    session.open(False)
+
+    class Enough(Exception):
+        pass
+
+    class Watch:
+        def begin(self, *about: object) -> None: ...
+
+        def update(self, run: Session) -> None:
+            if len(run.records) >= run.rounds - 1:
+                raise Enough
+
+        def end(self) -> None: ...
+
+    executor = choose("serial", 1, 1, [session.setting], 5)
+    with suppress(Enough):
+        drive([session], executor, Watch())
+    executor.close()
+    session.close()
+
+
+def _flip(path: Path, chance: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    if content:
+        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+    path.write_bytes(content)
+
+
+def _zero(path: Path, chance: random.Random) -> None:
+    content = bytearray(path.read_bytes())
+    start = chance.randrange(len(content) + 1)
+    content[start : start + 512] = bytes(len(content[start : start + 512]))
+    path.write_bytes(content)
+
+
+def _link(path: Path, chance: random.Random) -> None:
+    elsewhere = path.with_name(f"elsewhere-{path.name}")
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere.name)
+
+
+def _pipe(path: Path, chance: random.Random) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _folder(path: Path, chance: random.Random) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+DAMAGES: dict[str, Callable[[Path, random.Random], object]] = {
+    "removed": lambda path, chance: path.unlink(),
+    "emptied": lambda path, chance: path.write_bytes(b""),
+    "cut": lambda path, chance: os.truncate(path, chance.randrange(path.stat().st_size + 1)),
+    "bit": _flip,
+    "zeroes": _zero,
+    "longer": lambda path, chance: path.write_bytes(path.read_bytes() + chance.randbytes(20)),
+    "noise": lambda path, chance: path.write_bytes(chance.randbytes(path.stat().st_size)),
+    "null": lambda path, chance: path.write_text("null\n"),
+    "list": lambda path, chance: path.write_text("[]\n"),
+    "object": lambda path, chance: path.write_text("{}\n"),
+    "deep": lambda path, chance: path.write_text("[" * 100_000),
+    "link": _link,
+    "pipe": _pipe,
+    "folder": _folder,
+}
+
+
+def damages(tally: Tally, place: Path, seconds: float, seed: int) -> None:
+    """Damage one file of a run that is over, or was left: it is noticed, or made good."""
+    end, chance = time.monotonic() + seconds, random.Random(seed)
+    cases: list[tuple[str, str, str, str]] = []
+    for name in some_runs(seconds, chance):
+        work(place / f"whole-{name}", IMAGES, **RUNS[name])
+        stopped(place / f"left-{name}", name)
+        for state in ("whole", "left"):
+            folder = place / f"{state}-{name}"
+            files = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
+            cases += [(name, state, file, damage) for file in files for damage in DAMAGES]
+    chance.shuffle(cases)
+    done = 0
+    for name, state, file, damage in cases:
+        if time.monotonic() > end:
+            break
+        folder = place / "damaged"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(place / f"{state}-{name}", folder)
+        DAMAGES[damage](folder / file, chance)
+        tally.count(looked_at(folder), ("report", name, state, file, damage))
+        tally.count(in_child(folder, name, place / f"whole-{name}"), (name, state, file, damage))
+        done += 1
+    tally.note = f"{done:,} of {len(cases):,} pairs of file and damage, each gone on with and looked at by the report"
+
+
+def looked_at(folder: Path) -> str:
+    try:
+        for run in gather([folder]).runs:
+            _ = run.partition, run.confusion, run.environment, run.client_names, run.status
+    except InputError as error:
+        return f"refused: {error}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "fine"

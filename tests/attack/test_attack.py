@@ -1,0 +1,43 @@
+"""The attacks, each in a process of its own (they fork): seconds of all in `make test`, ten minutes in .ci/run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+NAMES = [
+    "kills",
+    "disks",
+    "damage",
+    "payloads",
+    "configs",
+    "commands",
+    "run-files",
+    "images",
+    "archives",
+    "models",
+    "figures",
+]
+MINUTES = {"kills": 2.5, "disks": 1.5, "damage": 2.5, "commands": 2.0}  # of the others: one each, on two cores
+
+
+def attack(*words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(HERE / "everything.py"), *words], capture_output=True, text=True, cwd=HERE, timeout=1200
+    )
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr[-6000:]
+
+
+def test_a_moment_of_every_attack() -> None:
+    attack("--minutes", "0.1")
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("name", NAMES)
+def test_minutes_of_an_attack(name: str) -> None:
+    attack(name, "--minutes", str(MINUTES.get(name, 1.0)))
