@@ -17,15 +17,18 @@ ROUND = r"round-\d{6,}"  # a checkpoint's folder
 PART = r"checkpoint\.json|shard-\d{3,}\.safetensors"  # of a checkpoint
 TOP = (
     r"(config|environment|partition|result)\.json|(metrics|confusion|sites)\.jsonl|(model|averaged)\.safetensors|"
-    r"model\.onnx"
+    r"model\.onnx|(split|predictions|sites)\.csv"
 )
 TENSORBOARD = (
-    r"events\.out\.tfevents\.[^/]*|rounds-written|round-embedded|projector_config\.pbtxt|"
+    r"events\.out\.tfevents\.[^/]*|rounds-written|round-(embedded|finished)|projector_config\.pbtxt|"
     r"\d{5,}/z/(tensors\.tsv|metadata\.tsv|sprite\.png)"
 )
+# what MLflow and Weights & Biases write: their names are theirs, so whatever lies in a run of theirs
+MLFLOW = r"mlflow\.db|run-id|rounds-written|round-finished|artifacts/.*"
+WANDB = r"run-id|rounds-written|round-finished|latest-run|debug(-internal)?\.log|(offline-)?run-[^/]+/.*"
 MADE = re.compile(
     rf"(?P<top>{TOP})|checkpoint/{ROUND}/({PART})|clients/{STATE}|models/client-\d{{3,}}\.safetensors|"
-    rf"tensorboard/({TENSORBOARD})"
+    rf"tensorboard/({TENSORBOARD})|mlflow/({MLFLOW})|wandb/({WANDB})"
 )
 FOLDERS = ("checkpoint", "clients", "models", "tensorboard")
 
