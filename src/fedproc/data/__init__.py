@@ -123,6 +123,6 @@ def load(
         case "tiny-imagenet":
             return tiny_imagenet.read(data_dir, image_size)
     path = Path(name)
-    if path.suffix.lower() != ".csv" and not path.is_dir() and "/" not in name:
+    if not own.is_manifest(path) and not path.is_dir() and "/" not in name:
         raise InputError(f"--data {name}: expected {', '.join(SOURCES)}, or the path of an image folder or CSV file")
     return own.read(path, image_size, test_fraction, data_seed, fit, skip_unreadable)
