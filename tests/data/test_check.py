@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -95,3 +96,11 @@ def test_bytes_that_are_the_same(sound: Path) -> None:
 def test_only_for_own_images() -> None:
     with pytest.raises(InputError, match="expected the path of your own image folder or CSV file"):
         execute(["data", "check", "--data", "cifar10"])
+
+
+def test_the_hospitals_of_the_docs(tmp_path: Path) -> None:
+    made = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "hospitals.py"))
+    made["make"](tmp_path / "hospitals")
+    found = check(tmp_path / "hospitals" / "images.csv", 0.2, 0)
+    assert [problem.kind for problem in found.problems] == ["unreadable", "duplicate with different labels"]
+    assert sum(found.counts.values()) == 144 and found.counts["none", "west", "train"] == 13

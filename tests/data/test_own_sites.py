@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from collections import Counter
 from pathlib import Path
@@ -106,6 +107,18 @@ def test_accents_are_one_class_however_they_are_spelt(tmp_path: Path) -> None:
     assert read(tmp_path, None, 0.2, 0).class_names == ("well", composed)
 
 
+def test_names_whose_bytes_are_no_text(tmp_path: Path) -> None:
+    classes(tmp_path, 4, ("a", os.fsdecode(b"caf\xe9")))
+    picture(tmp_path / "a" / os.fsdecode(b"\xff.png"))
+    images = read(tmp_path, None, 0.2, 0)
+    assert images.class_names == ("a", "caf\ufffd") and len(images.fingerprint) == 64
+    assert "a/\ufffd.png" in [row[0] for row in images.listing()]
+    (tmp_path / "a" / os.fsdecode(b"\xff.png")).write_text("no image")
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, None, 0.2, 0)
+    assert "\ufffd.png" in str(caught.value) and str(caught.value).encode()
+
+
 @pytest.mark.parametrize("other", ["normal", "Normal ", "NORMAL"])
 def test_names_that_look_alike_are_asked_about(other: str, tmp_path: Path) -> None:
     classes(tmp_path, 4, ("Normal", other, "sick"))
@@ -121,8 +134,9 @@ def test_what_separates_fields_is_read_off_the_header(delimiter: str, tmp_path: 
         *([f"{k}/{i}.png", k, f"{k}{i}, with; a | comma"] for k in "ab" for i in range(10)),
     ]
     lines = [delimiter.join(f'"{field}"' if delimiter in field else field for field in row) for row in rows]
-    (tmp_path / "list.csv").write_text("﻿" + "\r\n".join(lines), encoding="utf-8")
-    images = read(tmp_path / "list.csv", None, 0.2, 0)
+    path = tmp_path / ("list.tsv" if delimiter == "\t" else "list.csv")
+    path.write_text("﻿" + "\r\n".join(lines), encoding="utf-8")
+    images = read(path, None, 0.2, 0)
     assert len(images.test) == 4 and "a0, with; a | comma" in images.group_names
 
 

@@ -16,6 +16,7 @@ from rich.table import Table
 from fedproc.cli.parser import add_experiment_flags, given
 from fedproc.data import SOURCES
 from fedproc.data.check import Check, Counts, check
+from fedproc.data.names import readable
 from fedproc.data.problems import Problem
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
@@ -90,7 +91,7 @@ def _show(found: Check, console: Console) -> None:
         shown[problem.stops, problem.kind] += 1
         if shown[problem.stops, problem.kind] <= MOST_OF_A_KIND:
             word = "stops training" if problem.stops else "look at"
-            console.print(f"{word}: {problem.kind}: {problem.text}", highlight=False, soft_wrap=True)
+            console.print(f"{word}: {problem.kind}: {readable(problem.text)}", highlight=False, soft_wrap=True)
     for (_, kind), count in shown.items():
         if count > MOST_OF_A_KIND:
             console.print(f"… {count - MOST_OF_A_KIND} more of: {kind}; --out FILE.csv lists all", highlight=False)
@@ -106,4 +107,6 @@ def _write(path: Path, problems: Sequence[Problem]) -> None:
         writer.writerow(["number", "stops_training", "kind", "path", "text"])
         for number, problem in enumerate(problems, start=1):
             for where in problem.paths or [""]:
-                writer.writerow([number, "yes" if problem.stops else "no", problem.kind, where, problem.text])
+                writer.writerow(
+                    [number, "yes" if problem.stops else "no", problem.kind, readable(where), readable(problem.text)]
+                )

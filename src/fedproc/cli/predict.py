@@ -13,6 +13,7 @@ from rich.progress import Progress
 
 from fedproc.cells import safe_cell
 from fedproc.cli.strict import Parser
+from fedproc.data.names import readable
 from fedproc.data.pictures import EXTENSIONS, Picture, concurrently, tried
 from fedproc.errors import InputError, RunError, with_flags
 from fedproc.files import kind_of, write_file
@@ -62,13 +63,15 @@ def predict_command(parsed: argparse.Namespace, console: Console) -> int:
             writer = csv.writer(file)
             writer.writerow(["path", "class", "probability", "nearest_prototype", "error"])
             for where, each in zip(paths, found, strict=True):
-                writer.writerow([safe_cell(str(cell)) for cell in (where, *_fields(each))])
+                writer.writerow([safe_cell(str(cell)) for cell in (readable(str(where)), *_fields(each))])
 
     write_file(parsed.out, fill)
     failed = [each for each in found if isinstance(each, InputError)]
     console.print(f"{len(paths) - len(failed)} images classified, written to {parsed.out}", highlight=False)
     if failed:
-        raise RunError(f"{len(failed)} of {len(paths)} images cannot be read, the first: {with_flags(failed[0])}")
+        raise RunError(
+            f"{len(failed)} of {len(paths)} images cannot be read, the first: {readable(with_flags(failed[0]))}"
+        )
     return 0
 
 
@@ -82,7 +85,7 @@ def _classified(model: Model, paths: list[Path]) -> list[Prediction | InputError
 
 def _fields(found: Prediction | InputError) -> list[str]:
     if isinstance(found, InputError):
-        return ["", "", "", str(found)]
+        return ["", "", "", readable(str(found))]
     return [found.label, f"{found.probability:.6f}", found.prototype_label or "", ""]
 
 

@@ -292,6 +292,8 @@ def _check_settings(
         "calibrate": any(not kind.federated for kind in kinds),
     }
     for run in saved:
+        if run.config["data"] != new.data and {run.config["data"], new.data} & set(SOURCES):
+            raise InputError(f"--data {new.data}: {run.folder} has {run.config['data']}; take that, or another --out")
         for path, before, after in differences(run.config, new.config()):
             options = label not in rows and path in known
             data = path == "fingerprint" or path.endswith("_sha256")  # known only once they are read
@@ -300,8 +302,6 @@ def _check_settings(
                     f"{flag(path)} {after}: {run.folder} has {before}, and both would stand in one comparison; "
                     "take that, or another --out"
                 )
-        if run.config["data"] != new.data and {run.config["data"], new.data} & set(SOURCES):
-            raise InputError(f"--data {new.data}: {run.folder} has {run.config['data']}; take that, or another --out")
 
 
 def usual_order(labels: Sequence[str], methods: Iterable[str] = METHODS) -> list[str]:

@@ -126,7 +126,7 @@ def load(
         case "tiny-imagenet":
             return tiny_imagenet.read(data_dir, image_size)
     path = Path(name)
-    if path.suffix.lower() != ".csv" and not path.is_dir() and "/" not in name:
+    if not own.is_manifest(path) and not path.is_dir() and "/" not in name:
         expected = f"{', '.join(SOURCES)}, or the path of an image folder or CSV file"
         raise InputError(f"--data {name}: expected {expected}{meant(name, SOURCES)}")
     return own.read(path, image_size, test_fraction, data_seed, fit, skip_unreadable)

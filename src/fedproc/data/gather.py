@@ -8,7 +8,7 @@ from functools import cached_property
 
 from fedproc.data.images import Images, Labels, Skipped, Split, label_numbers
 from fedproc.data.memory import room
-from fedproc.data.names import alike
+from fedproc.data.names import alike, readable
 from fedproc.data.pictures import Fit, Picture, concurrently, tried
 from fedproc.data.problems import Complain, Problem
 from fedproc.errors import InputError, with_flags
@@ -112,7 +112,7 @@ class Files:
         return Images(self.name, splits[0], splits[1], *names, skipped=skipped)
 
     def _unreadable(self, failed: Sequence[tuple[Item, InputError]]) -> InputError:
-        count, first = len(failed), with_flags(failed[0][1])
+        count, first = len(failed), readable(with_flags(failed[0][1]))
         if failed[0][0].name is None:  # a data set that everybody has: there is nothing to go on without
             return failed[0][1]
         many = f"{count} of {len(self.train) + len(self.test)} images cannot be read, the first: {first}"

@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from fedproc.data.names import readable
 from fedproc.errors import InputError
 
 Bytes = npt.NDArray[np.uint8]
@@ -90,8 +91,11 @@ class Images:
             for place, name in enumerate(split.names or ()):
                 site = "" if split.sites is None else self.site_names[split.sites[place]]
                 group = "" if split.groups is None else self.group_names[split.groups[place]]
-                rows.append((name, self.class_names[split.labels[place]], site, group, part))
-        return [*rows, *((each.name, each.label, each.site, each.group, "unreadable") for each in self.skipped)]
+                rows.append((readable(name), self.class_names[split.labels[place]], site, group, part))
+        return [
+            *rows,
+            *((readable(each.name), each.label, each.site, each.group, "unreadable") for each in self.skipped),
+        ]
 
     @cached_property
     def fingerprint(self) -> str:

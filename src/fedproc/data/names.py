@@ -8,7 +8,12 @@ from collections.abc import Iterable
 
 def normal(name: str) -> str:
     """The one spelling of a name: an accented letter is one character (NFC), whatever the file system made of it."""
-    return unicodedata.normalize("NFC", name)
+    return unicodedata.normalize("NFC", readable(name))
+
+
+def readable(name: str) -> str:
+    """A name that can be printed and written; of a file whose bytes are no UTF-8, with marks in their place."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def alike(names: Iterable[str]) -> list[tuple[str, str]]:

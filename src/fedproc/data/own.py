@@ -11,9 +11,13 @@ from fedproc.data.pictures import Fit
 from fedproc.data.problems import Complain, refuse
 
 
+def is_manifest(path: Path) -> bool:
+    return path.suffix.lower() in (".csv", ".tsv")
+
+
 def find(path: Path, test_fraction: float, data_seed: int, lonely: bool = False, complain: Complain = refuse) -> Files:
     """The image files, in training and test images; `lonely`: a class of one image is trained on and not tested."""
-    if path.suffix.lower() == ".csv":
+    if is_manifest(path):
         return manifest.find(path, test_fraction, data_seed, complain)
     return folder.find(path, test_fraction, data_seed, lonely, complain)
 

@@ -126,7 +126,7 @@ def _fitted(image: Image.Image, side: int, fit: Fit) -> Image.Image:
         return ImageOps.fit(image, (side, side), RESAMPLING)
     scale = side / max(image.size)
     width, height = (max(1, round(scale * length)) for length in image.size)
-    square = Image.new(image.mode, (side, side))
+    square = Image.new(image.mode, (side, side), PAD_LEVEL if image.mode == "L" else (PAD_LEVEL,) * 3)
     square.paste(image.resize((width, height), RESAMPLING), ((side - width) // 2, (side - height) // 2))
     return square
 

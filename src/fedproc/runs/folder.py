@@ -23,6 +23,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fedproc.data import SOURCES
 from fedproc.errors import InputError, with_flags
 from fedproc.experiment import FREE, IMPLIED, flag
 from fedproc.files import TEMPORARY, naming, sweep, write_file, write_json
@@ -142,7 +143,8 @@ class RunFolder:
             if path == "start_from_sha256":
                 changed = f"not the model that the run in {self.path} began with"
                 raise InputError(f"--start-from {config['start_from']}: {changed}; --fresh starts over")
-            if path == "fingerprint":
+            named = {known["data"], config["data"]} & set(SOURCES)  # which have no fit of their own
+            if path == "fingerprint" or (path == "fit" and named):
                 raise InputError(f"--data {config['data']}: not the data that the run in {self.path} was trained on")
             raise InputError(
                 f"{flag(path)} {_shown(new)}: the run in {self.path} has {_shown(old)}; "
