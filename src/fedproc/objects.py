@@ -17,10 +17,13 @@ Given = dict[str, Any]
 
 @dataclass(frozen=True)
 class Own:
-    """A person's own methods and encoder, as objects."""
+    """A person's own methods and encoder, as objects. In a worker, which knows no notebook's source, `hashes` are what
+    the driver knows of the methods' source, by name.
+    """
 
     methods: tuple[type[Method], ...] = ()
     encoder: OwnEncoder | None = None
+    hashes: tuple[tuple[str, str], ...] = ()
 
     def taken(self, given: Given) -> tuple[Own, Given]:
         """Values of an experiment with names in the place of objects, and the objects beside those that are here."""
@@ -46,24 +49,25 @@ class Own:
     def hash_of(self, method: str) -> str | None:
         """The SHA-256 of a method's source, where it was given as a class."""
         found = next((each for each in self.methods if each.name == method), None)
-        return None if found is None else sha256_of(found)
+        return None if found is None else dict(self.hashes).get(method) or sha256_of(found)
 
     def message(self) -> Given:
         """For a worker."""
         if not self.methods and self.encoder is None:
             return {}
-        methods = [packed(method, f"--method {method.name}") for method in self.methods]
-        encoder = self.encoder
-        if encoder is None:
-            return {"methods": methods}
-        made = {"name": encoder.name, "sha256": encoder.sha256, "given": packed(encoder.given, "--network")}
-        return {"methods": methods, "encoder": made}
+        found: Given = {"methods": [packed(method, f"--method {method.name}") for method in self.methods]}
+        found["hashes"] = [(method.name, self.hash_of(method.name)) for method in self.methods]
+        if self.encoder is not None:
+            given = packed(self.encoder.given, "--network")
+            found["encoder"] = {"name": self.encoder.name, "sha256": self.encoder.sha256, "given": given}
+        return found
 
     @classmethod
     def of(cls, message: Given) -> Own:
         encoder = message.get("encoder")
         made = None if encoder is None else OwnEncoder(**{**encoder, "given": unpacked(encoder["given"])})
-        return cls(tuple(map(unpacked, message.get("methods", ()))), made)
+        hashes = tuple((name, sha256) for name, sha256 in message.get("hashes", ()))
+        return cls(tuple(map(unpacked, message.get("methods", ()))), made, hashes)
 
 
 def named(methods: Any) -> list[str]:

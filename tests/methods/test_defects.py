@@ -136,7 +136,7 @@ def test_an_edited_encoder_does_not_continue_a_run(tmp_path: Path, monkeypatch: 
     work(tmp_path / "run", rounds=2, **given)
     work(tmp_path / "run", rounds=3, **given)
     (tmp_path / "my_encoder.py").write_text(source.replace("x.flatten(1)", "0.5 * x.flatten(1)"))
-    with pytest.raises(InputError, match="network my_encoder:Mine: its file has changed since the run"):
+    with pytest.raises(InputError, match="network my_encoder:Mine: its source has changed since the run"):
         work(tmp_path / "run", rounds=4, **given)
 
 

@@ -244,3 +244,12 @@ def test_pixels_of_the_test_set_are_classified_as_in_training(own: tuple[Run, di
     assert np.mean([names[k] == each for k, each in zip(test.labels, found, strict=True)]) == pytest.approx(
         done.accuracy
     )
+
+
+@pytest.mark.slow
+def test_objects_in_stacked_lanes_give_what_they_give_one_by_one(toy: dict[str, Any]) -> None:
+    space = cell(METHOD + ENCODER)
+    given = {**toy, "method": space["Scaled"], "network": space["Encoder"], "rounds": 1, "dtype": "float64"}
+    one, other = (run(Experiment(**given, executor=name), progress=False).model() for name in ("serial", "stacked"))
+    for name, tensor in one.state_dict().items():
+        torch.testing.assert_close(other.state_dict()[name], tensor)

@@ -16,13 +16,14 @@ def test_the_example_notebook_runs_and_shows_what_it_says(tmp_path: Path, monkey
     nbformat = pytest.importorskip("nbformat")
     client = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
+    monkeypatch.setenv("PYTHONWARNINGS", "ignore")  # of other packages that are or are not installed
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     notebook = nbformat.read(EXAMPLE, 4)
     kept = [_shown(cell) for cell in notebook.cells]
     client.NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
     shown = [_shown(cell) for cell in notebook.cells]
-    assert [len(each) for each in shown] == [len(each) for each in kept]  # progress is one text, rewritten
     words = "\n".join(text for each in shown for text in each)
+    assert [len(each) for each in shown] == [len(each) for each in kept], words  # progress is one text, rewritten
     assert "penalty  round 4/4  accuracy" in words and "Run(penalty, seed 0: " in words
     assert "36 of 36 rounds of 9 runs" in words and "Comparison(fedavg " in words and "torch.Size([8, 10])" in words
     pages = [output["data"] for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]

@@ -520,3 +520,14 @@ def test_more_rounds_and_a_fresh_start_over_workers(pictures: Path, tmp_path: Pa
     assert [r["train_loss"] for r in again.rows[0].runs[1].metrics] == [
         r["train_loss"] for r in longer.rows[0].runs[1].metrics[:3]
     ]
+
+
+@pytest.mark.slow
+def test_a_fresh_start_over_workers_keeps_what_is_finished(pictures: Path, tmp_path: Path) -> None:
+    given = {**GIVEN, "data": str(pictures), "methods": ["fedavg"], "workers": 2, "out": tmp_path, "progress": False}
+    compare(**given, seeds=[0, 1])
+    kept = {seed: (tmp_path / "fedavg" / f"seed-{seed}" / "metrics.jsonl").read_bytes() for seed in (0, 1)}
+    done = compare(**given, seeds=[0, 1, 2, 3], fresh="unfinished")
+    assert [run.seed for run in done.rows[0].runs] == [0, 1, 2, 3]
+    for seed, lines in kept.items():
+        assert (tmp_path / "fedavg" / f"seed-{seed}" / "metrics.jsonl").read_bytes() == lines
