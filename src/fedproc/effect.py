@@ -8,7 +8,8 @@ from typing import Any
 from fedproc.data import SOURCES
 from fedproc.data.partition import BY_BETA, BY_MIN_SIZE
 from fedproc.errors import InputError
-from fedproc.experiment import Experiment, flag
+from fedproc.experiment import Experiment
+from fedproc.given import flag
 from fedproc.methods import METHODS
 from fedproc.methods.fedproc import Prototypical
 from fedproc.methods.prototype_classifier import PrototypeClassifier

@@ -6,10 +6,8 @@ preset, then the data set; every value is resolved when the object is made.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -21,15 +19,15 @@ from pydantic import (
     ValidationInfo,
     model_validator,
 )
-from pydantic.fields import FieldInfo
 
 from fedproc import optimizers
-from fedproc.data import FEDERATION, SOURCES, source_of
+from fedproc.data import SOURCES, source_of
 from fedproc.data.augment import AUGMENTATIONS
-from fedproc.data.outline import batch_size_for, epochs_for, outline
-from fedproc.data.partition import PARTITIONS, clients_in_file
+from fedproc.data.partition import PARTITIONS
 from fedproc.data.pictures import Fit
-from fedproc.errors import InputError, meant, suggestion, with_flags
+from fedproc.errors import InputError, meant
+from fedproc.following import clients, following
+from fedproc.given import Given, flag, gathered, named, no_truth, number, one_of, sentence
 from fedproc.methods import METHODS
 from fedproc.methods.ccvr import Recalibration, with_ccvr
 from fedproc.methods.class_weights import Weighting, with_class_weights
@@ -42,8 +40,6 @@ from fedproc.networks import NETWORKS
 from fedproc.objects import Own
 from fedproc.presets import PRESETS, of_method, usual
 from fedproc.protocol.plan import Keep
-
-Given = dict[str, Any]
 
 CHOICES: dict[str, dict[str, Any]] = {
     "partition": PARTITIONS,
@@ -256,17 +252,18 @@ class Experiment(BaseModel):
         try:
             self.__pydantic_validator__.validate_python(values, self_instance=self, context=own)
         except ValidationError as error:
-            raise InputError(_sentence(error)) from None
+            raise InputError(sentence(error, [*type(self).model_fields, *METHODS])) from None
 
     @model_validator(mode="before")
     @classmethod
     def _resolve(cls, values: Any, info: ValidationInfo) -> Given:
         """Precedence: given, preset, data set, and the plain defaults last."""
         given = gathered({key.replace("-", "_"): value for key, value in dict(values).items() if value is not None})
-        _no_truth(cls.model_fields, given)
+        no_truth(cls.model_fields, given)
         plugins = given.get("plugin", ())
-        if given.get("start_from") is not None and Path(given["start_from"]).is_dir():
-            given["start_from"] = Path(given["start_from"]) / "model.safetensors"
+        start = given.get("start_from")
+        if isinstance(start, (str, Path)) and Path(start).is_dir():
+            given["start_from"] = Path(start) / "model.safetensors"
         plugins = [plugins] if isinstance(plugins, (str, Path)) else plugins
         if not isinstance(plugins, list | tuple) or not all(isinstance(path, (str, Path)) for path in plugins):
             raise ValueError(f"--plugin {plugins}: expected the names of Python files")
@@ -277,29 +274,29 @@ class Experiment(BaseModel):
             if name.replace("-", "_") in cls.model_fields:
                 raise ValueError(f"--plugin: its method {name} has the name of an option; choose another")
         by_method = {name: given.pop(name.replace("-", "_"), {}) for name in methods}
-        method = _named("method", given.get("method", "fedproc"), methods)
+        method = named("method", given.get("method", "fedproc"), methods)
         own_images = str(given.get("data", "fashion-mini")) not in SOURCES
-        given["preset"] = _named("preset", given.get("preset", usual(own_images)), PRESETS)
+        given["preset"] = named("preset", given.get("preset", usual(own_images)), PRESETS)
         preset = of_method(given["preset"], methods[method].federated)
         for name, allowed in CHOICES.items():
             if name in given:
-                _named(name, given[name], allowed)
+                named(name, given[name], allowed)
         if "augment" in given:
             given["augment"] = _augment(given["augment"])
         source = source_of(str(given.get("data", "fashion-mini")))
         followed: Given = {"network": source.network, "lr": source.lr, "augment": source.augment, "fit": source.fit}
-        followed |= _following(given) if own_images else {}
+        followed |= following(given, cls.model_fields["epochs"].default) if own_images else {}
         optimizer = given.get("optimizer", preset.get("optimizer", "sgd"))
         followed |= OF_OPTIMIZER.get(optimizer, {}) if isinstance(optimizer, str) else {}
         merged = {**followed, **{k: v for k, v in preset.items() if k not in methods}, **given}
         merged.setdefault("data_seed", merged.get("seed", 0))
         merged.setdefault("model_seed", merged.get("seed", 0))
-        merged.setdefault("normalize_z", _number(merged["lr"]) >= NORMALIZED_FROM)
+        merged.setdefault("normalize_z", number(merged["lr"]) >= NORMALIZED_FROM)
         if "options" not in merged:
-            below: dict[str, Given] = {**source.options(_clients(merged))}
+            below: dict[str, Given] = {**source.options(clients(merged))}
             if own_images:  # as many epochs alone as together
                 rounds, epochs = (merged.get(name, cls.model_fields[name].default) for name in ("rounds", "epochs"))
-                below["solo"] = {"epochs": int(_number(rounds) * _number(epochs)) or 1, "start": "same"}
+                below["solo"] = {"epochs": int(number(rounds) * number(epochs)) or 1, "start": "same"}
             made = {
                 name: _options(name, kind, {**below.get(name, {}), **preset.get(name, {})}, by_method[name])
                 for name, kind in methods.items()
@@ -312,11 +309,11 @@ class Experiment(BaseModel):
         if isinstance(info.context, Own):
             self._own = info.context
         if ":" not in self.network:
-            _named("network", self.network, NETWORKS)
+            named("network", self.network, NETWORKS)
         for name, known in (("merge", MERGES), ("server_step", SERVER_STEPS)):
             own = getattr(self.method_type, name)
             if own not in known:
-                raise ValueError(f"--method {self.method}: its {name} {own}: expected {_one_of(list(known))}")
+                raise ValueError(f"--method {self.method}: its {name} {own}: expected {one_of(list(known))}")
         if not self.method_type.federated:
             for name in ("merge", "server_step"):
                 if getattr(self, name) is not None:
@@ -389,58 +386,14 @@ class Experiment(BaseModel):
         return {**values, self.method: self.options.model_dump(mode="json")}
 
 
-def flag(path: str) -> str:
-    """The flag of a field: fedproc.pass_mode -> --fedproc.pass-mode."""
-    return "--" + path.replace("_", "-")
-
-
-def _named(field: str, value: Any, allowed: Mapping[str, Any]) -> str:
-    if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{flag(field)} {value}: expected {_one_of(list(allowed))}{meant(value, allowed)}")
-    return value
-
-
 def _augment(names: Any) -> str:
     """Names of augmentations in one order, so that the same ones are the same experiment."""
     asked = [name.strip() for name in names.split(",")] if isinstance(names, str) else [names]
     for name in asked:
-        _named("augment", name, AUGMENTATIONS)
+        named("augment", name, AUGMENTATIONS)
     if "none" in asked and len(asked) > 1:
         raise ValueError(f"--augment {names}: none is with nothing beside it; leave it out")
     return ",".join(name for name in AUGMENTATIONS if name in asked)
-
-
-def _number(value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return 0.0  # reported under its own name when the field is checked
-
-
-def _clients(given: Given) -> float:
-    """How many clients there are, which a partition file says."""
-    if given.get("partition") == "file" and given.get("partition_file") is not None:
-        return clients_in_file(Path(given["partition_file"]))
-    return _number(given.get("clients", 10))
-
-
-def _following(given: Given) -> Given:
-    """What follows a person's own images: their sites are the clients, and few images make small batches."""
-    if given["data"] == FEDERATION or {"partition", "clients", "batch_size", "epochs"} <= set(given):
-        return {}
-    seen = outline(str(given["data"]), _number(given.get("test_fraction", 0.2)))
-    if seen is None:
-        return {}
-    found: Given = {}
-    sizes = [seen.images / max(1.0, _clients(given))]
-    if seen.sites and given.get("partition", "natural") == "natural":
-        found = {"partition": "natural", "clients": len(seen.sites), "predictions": True}
-        sizes = [float(size) for size in seen.sites.values()]
-    sizes = [size * (1 - _number(given.get("val_fraction", 0))) for size in sizes]
-    found["batch_size"] = batch_size_for(sizes)
-    batch_size = max(1, int(_number(given.get("batch_size", found["batch_size"]))))
-    usual_epochs = Experiment.model_fields["epochs"].default
-    return {**found, "epochs": epochs_for(sizes, batch_size, usual_epochs)}
 
 
 def _options(method: str, kind: type[Method], preset: Given, given: Any) -> Options:
@@ -449,74 +402,8 @@ def _options(method: str, kind: type[Method], preset: Given, given: Any) -> Opti
     if not isinstance(given, dict):
         raise ValueError(f"{method} {given}: expected a table of options")
     values = {key.replace("-", "_"): value for key, value in given.items() if value is not None}
-    _no_truth(kind.options_type.model_fields, values, f"{method}.")
+    no_truth(kind.options_type.model_fields, values, f"{method}.")
     try:
         return kind.options_type(**{**preset, **values})
     except ValidationError as error:
-        raise ValueError(_sentence(error, method, kind.options_type.model_fields)) from None
-
-
-def gathered(given: Given) -> Given:
-    """Options with their flags' names (`fedproc.tau`) put into the tables of their methods."""
-    found = {name: value for name, value in given.items() if "." not in name}
-    for name, value in ((name, value) for name, value in given.items() if "." in name):
-        method, _, option = name.partition(".")
-        table = found.get(method, {})
-        if not isinstance(table, dict) or option in table:
-            raise InputError(f"{flag(name)} {value}: given twice, also in the table {method}")
-        found[method] = {**table, option: value}
-    return found
-
-
-def _no_truth(fields: Mapping[str, FieldInfo], given: Given, prefix: str = "") -> None:
-    """Refuse true and false where a number is expected: pydantic takes them for 1 and 0."""
-    for name, value in given.items():
-        kinds = (get_args(fields[name].annotation) or (fields[name].annotation,)) if name in fields else ()
-        if isinstance(value, bool) and bool not in kinds and {int, float} & set(kinds):
-            expected = "a number" if float in kinds else "a whole number"
-            raise ValueError(f"{flag(prefix + name)} {str(value).lower()}: expected {expected}")
-
-
-def _sentence(error: ValidationError, prefix: str = "", options: Iterable[str] | None = None) -> str:
-    """The first complaint as one sentence: the flag, the value, what is allowed."""
-    complaints = error.errors()
-    first = complaints[0]
-    if not first["loc"]:
-        cause = first.get("ctx", {}).get("error")
-        text = with_flags(cause) if isinstance(cause, Exception) else first["msg"]
-        return f"--{prefix}: {text}" if prefix and not text.startswith("--") else text
-    path = ".".join(str(part) for part in ([prefix] if prefix else []) + list(first["loc"][:1]))
-    if first["type"] == "extra_forbidden":
-        names = [*Experiment.model_fields, *METHODS] if options is None else options
-        hint = suggestion(str(first["loc"][0]), names, "`fedproc run --help` lists them all")
-        return f"{flag(path)}: no such option; {hint}"
-    same = [c for c in complaints if c["loc"][:1] == first["loc"][:1]]  # a union complains once per member
-    allowed = [_allowed(c["type"], c.get("ctx", {}), c["msg"]) for c in same]
-    words = " or ".join(allowed).replace(" or expected", " or")
-    given, known = first["input"], re.findall("'([^']+)'", words)
-    return f"{flag(path)} {given}: {words}{meant(given, known)}"
-
-
-def _allowed(kind: str, context: dict[str, Any], message: str) -> str:
-    if "expected" in context:
-        return f"expected {context['expected']}"
-    words = {
-        "greater_than": "a number above {gt:.10g}",
-        "greater_than_equal": "at least {ge:.10g}",
-        "less_than": "a number below {lt:.10g}",
-        "less_than_equal": "at most {le:.10g}",
-        "int_parsing": "a whole number",
-        "int_from_float": "a whole number",
-        "int_type": "a whole number",
-        "float_parsing": "a number",
-        "float_type": "a number",
-        "finite_number": "a finite number",
-        "bool_parsing": "true or false",
-        "bool_type": "true or false",
-        "string_type": "a word",
-    }
-    return f"expected {words[kind].format(**context)}" if kind in words else message[:1].lower() + message[1:]
-
-
-def _one_of(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+        raise ValueError(sentence(error, kind.options_type.model_fields, method)) from None

@@ -16,7 +16,8 @@ from PIL import Image
 
 from fedproc.cli import main
 from fedproc.cli.commands import build_parser
-from fedproc.experiment import Experiment, flag
+from fedproc.experiment import Experiment
+from fedproc.given import flag
 from fedproc.methods import FAMILIES, METHODS
 
 SMALL = "--clients 3 --rounds 2 --epochs 1 --device cpu"

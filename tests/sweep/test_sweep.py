@@ -17,7 +17,7 @@ from PIL import Image
 from fedproc import InputError, compare
 from fedproc.cli.commands import execute
 from fedproc.comparison.compare import read_toml
-from fedproc.experiment import flag
+from fedproc.given import flag
 from fedproc.sweep.search import Swept, sweep
 
 SPACE = "lr = [0.01, 0.05]\n\n[fedproc]\ntau = [0.2, 1.0]\n"

@@ -10,7 +10,8 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from fedproc.errors import InputError
-from fedproc.experiment import Experiment, flag
+from fedproc.experiment import Experiment
+from fedproc.given import flag
 from fedproc.methods import METHODS
 from fedproc.methods.method import Method
 

@@ -15,8 +15,9 @@ from fedproc.comparison.sites import SiteRow, compared, site_rows
 from fedproc.data import SOURCES
 from fedproc.effect import expect_effect
 from fedproc.errors import InputError, meant, with_flags
-from fedproc.experiment import Experiment, flag
+from fedproc.experiment import Experiment
 from fedproc.files import write_file, write_json
+from fedproc.given import flag
 from fedproc.methods import METHODS
 from fedproc.methods.method import Method
 from fedproc.methods.own import with_own

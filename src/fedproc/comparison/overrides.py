@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedproc.errors import InputError
-from fedproc.experiment import gathered
+from fedproc.given import gathered
 
 Given = dict[str, Any]
 

@@ -25,8 +25,9 @@ from torch import Tensor
 
 from fedproc.data import SOURCES
 from fedproc.errors import InputError, with_flags
-from fedproc.experiment import FREE, IMPLIED, flag
+from fedproc.experiment import FREE, IMPLIED
 from fedproc.files import TEMPORARY, naming, sweep, write_file, write_json
+from fedproc.given import flag
 from fedproc.runs import checkpoint, lines, made
 from fedproc.runs.checkpoint import Checkpoint
 from fedproc.runs.client_states import damage

@@ -7,8 +7,8 @@ import shlex
 import statistics
 from typing import Any
 
-from fedproc.experiment import flag
 from fedproc.files import write_file, write_json
+from fedproc.given import flag
 from fedproc.report.tables import Shown, Table
 from fedproc.sweep.importance import Importance, importance, shown
 from fedproc.sweep.picture import draw_options

@@ -11,8 +11,9 @@ from typing import Any
 
 from fedproc.comparison.overrides import merged
 from fedproc.errors import InputError, with_flags
-from fedproc.experiment import FREE, Experiment, flag
+from fedproc.experiment import FREE, Experiment
 from fedproc.files import write_json
+from fedproc.given import flag
 from fedproc.runs.schema import read_json
 from fedproc.sweep.proposals import SEARCHES, Search, candidates, grid_size
 from fedproc.sweep.space import Domain, Space, Value, Values
