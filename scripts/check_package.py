@@ -25,6 +25,7 @@ MOST_MEGABYTES = 20
 INSIDE = ("py.typed", "report/page.css", "report/page.js", "federate/live.html", "kernels/cpu.c")
 LEFT_OUT = re.compile(r"/(\.venv|\.git|\.ci|site|checkpoint|__pycache__)/|docs/results/.*/(runs|seed-)|\.safetensors$")
 RELATIVE = re.compile(r"\]\((?!https?:|#|mailto:)[^)]*\)")
+CLEAN = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 TRIED = (
     (["--version"], 0),
     (["--help"], 0),
@@ -77,7 +78,7 @@ def required(wheel: Path) -> list[metadata.Distribution]:
 
 def environment(folder: Path, wheel: Path) -> Path:
     """An environment with the wheel and what it requires; returns its Python."""
-    venv.create(folder, with_pip=True)
+    venv.create(folder)
     python = folder / "bin" / "python"
     where = "import sysconfig; print(sysconfig.get_path('purelib'))"
     packages = Path(subprocess.run([python, "-c", where], check=True, capture_output=True, text=True).stdout.strip())
@@ -86,9 +87,9 @@ def environment(folder: Path, wheel: Path) -> Path:
             link = packages / top
             if not link.exists():
                 link.symlink_to(Path(str(distribution.locate_file(top))))
-    command = [python, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*command, "install", "--no-deps", wheel], check=True)
-    subprocess.run([*command, "check"], check=True)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", wheel], check=True, env=CLEAN)
+    subprocess.run([*pip, "check"], check=True, env=CLEAN)
     return python
 
 
@@ -102,11 +103,10 @@ def main(dist: Path) -> None:
     check_contents(wheel, sdist)
     with tempfile.TemporaryDirectory() as name:
         python = environment(Path(name) / "environment", wheel.resolve())
-        clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         for words, code in TRIED:
             print("fedproc", *words, flush=True)
             done = subprocess.run(
-                [python.parent / "fedproc", *words], cwd=name, env=clean, capture_output=True, text=True
+                [python.parent / "fedproc", *words], cwd=name, env=CLEAN, capture_output=True, text=True
             )
             expect(
                 done.returncode == code, f"ended with {done.returncode}, expected {code}:\n{done.stdout}{done.stderr}"

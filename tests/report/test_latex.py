@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fedproc.cli import main
+from fedproc.cli.commands import execute
 from fedproc.comparison.compare import Comparison, Row
+from fedproc.errors import InputError
 from fedproc.experiment import Experiment
 from fedproc.methods import METHODS, written
 from fedproc.report.latex import escaped
@@ -93,14 +94,14 @@ def test_rows_of_one_method_stand_together() -> None:
     assert re.search(r"^MOON & final & \$-\$9\.00 ", latex, re.M)
 
 
-def test_columns_are_chosen_by_their_heads(compared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_are_chosen_by_their_heads(compared: Path, tmp_path: Path) -> None:
     words = ["report", str(compared), "--out", str(tmp_path), "--columns"]
-    assert main([*words, "nearest prototype", "final"]) == 0
+    assert execute([*words, "nearest prototype", "final"]) == 0
     latex = (tmp_path / "tables" / "setting-0-accuracy.tex").read_text(encoding="utf-8")
     assert r" & nearest prototype & final \\" in latex
     assert "seeds," in (tmp_path / "tables" / "setting-0-accuracy.csv").read_text(encoding="utf-8").splitlines()[0]
-    assert main([*words, "fnal"]) == 2
-    assert "--columns fnal: no such column; there are: seeds; final; last 10" in capsys.readouterr().err
+    with pytest.raises(InputError, match="fnal: no such column; there are: seeds; final; last 10"):
+        execute([*words, "fnal"])
 
 
 def test_texts_are_escaped() -> None:
