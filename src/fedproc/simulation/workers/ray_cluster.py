@@ -71,7 +71,7 @@ class RayJobs:
             raise InputError(f"--workers {asked}: {self.name} has {room} {what} for tasks; expected at most that")
         count = max(1, min(asked or room, runs))
         nodes = len(self._nodes)
-        why = f"{room} {what} on {nodes} node{'s' if nodes > 1 else ''} of {self.name}"
+        why = f"{room} {what if room > 1 else what[:-1]} on {nodes} node{'s' if nodes > 1 else ''} of {self.name}"
         self._demand = {"num_gpus": 1 if on_gpu else 0, "num_cpus": 1}
         return Choice(count, why, ("cuda" if on_gpu else "cpu",)), on_gpu
 
