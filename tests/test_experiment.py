@@ -78,7 +78,10 @@ def test_config_gives_the_experiment_back(method: str) -> None:
         ({"lanes": 0}, "--lanes 0: expected auto or a number of at least 1"),
         ({"merge": "median"}, "--merge median: expected mean or normalised; did you mean mean?"),
         ({"method": "fedprocs"}, f"--method fedprocs: expected {ALL}; did you mean fedproc?"),
-        ({"preset": "author-code"}, "--preset author-code: expected paper, tuned or author_code; did you mean author_code?"),
+        (
+            {"preset": "author-code"},
+            "--preset author-code: expected paper, tuned or author_code; did you mean author_code?",
+        ),
         ({"augment": "crop-flop"}, f"--augment crop-flop: expected {AUGMENTED}; did you mean crop-flip?"),
         ({"network": "resnet19"}, f"--network resnet19: expected {NETS}; did you mean resnet18?"),
         (
