@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import random
 import shutil
@@ -21,6 +22,7 @@ from fedproc.errors import InputError, RunError
 from fedproc.lanes import choose
 from fedproc.report.gather import gather
 from fedproc.runs import checkpoint
+from fedproc.runs.folder import differences
 from fedproc.runs.model import load_model
 from fedproc.simulation.drive import drive
 from fedproc.simulation.session import Session
@@ -57,11 +59,11 @@ def outcome_of(folder: Path, name: str, whole: Path, fresh: bool = False) -> str
         return "no result"
     try:
         one, other = contents(whole), contents(folder)
-    except (OSError, ValueError, KeyError, RecursionError):  # a damaged index, which `noticed` looks at
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # a damaged index, which `noticed` looks at
         timed = ("metrics.jsonl", "result.json", "environment.json")
         one, other = ({k: v for k, v in _bytes(each).items() if k not in timed} for each in (whole, folder))
     different = [each for each in sorted({*one, *other}) if one.get(each) != other.get(each)]
-    different = [each for each in different if not noticed(folder, each)]
+    different = [each for each in different if not noticed(folder, each, whole)]
     left = [str(path) for path in folder.rglob(".tmp-*")]
     return "fine" if not different and not left else f"silently different: {different} {left}"
 
@@ -70,13 +72,15 @@ def _bytes(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def noticed(folder: Path, name: str) -> bool:
+def noticed(folder: Path, name: str, whole: Path) -> bool:
     """Whether a file of a finished run that nobody looked at is refused once somebody does."""
     try:
         if name.endswith(".safetensors") and not name.startswith("checkpoint"):
             load_model(folder, name)
         elif name.startswith("checkpoint"):
             checkpoint._load(folder / Path(name).parent)
+        elif name == "config.json":  # of a field that may change between two commands, it has no checksum
+            return not differences(*(json.loads((each / name).read_text()) for each in (folder, whole)))
         else:
             return False
     except (InputError, RunError):

@@ -98,7 +98,7 @@ def remove(path: Path) -> None:
     if not path.is_dir():
         return
     for entry in list(path.iterdir()):
-        if re.fullmatch(PART, entry.name):
+        if re.fullmatch(PART, entry.name) and (not entry.is_dir() or entry.is_symlink()):
             entry.unlink()
     if not any(path.iterdir()):
         path.rmdir()
