@@ -18,7 +18,7 @@ from fedproc.files import write_file
 from fedproc.report.inline import inline
 from fedproc.report.tables import Table
 
-OURS = re.compile(r"(setting-\d+|settings|full|small|tiny|runs)\b.*\.(csv|md|tex|png|svg)$")
+OURS = re.compile(r"(setting-\d+|settings|search-\d+|full|small|tiny|runs)\b.*\.(csv|md|tex|png|svg)$")
 DASHES = {"-": "none", "--": "6 3", ":": "2 3", "-.": "6 3 2 3"}
 WORDS = {"csv": "CSV", "md": "Markdown", "tex": "LaTeX"}
 
