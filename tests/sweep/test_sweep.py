@@ -156,7 +156,8 @@ def test_killed_and_continued(space: Path, pictures: Path, tmp_path: Path, how: 
     for target in (1, total // 3, (3 * total) // 4):
         process = subprocess.Popen(words("killed"), stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + 120
-        while len(list((tmp_path / "killed").rglob("metrics.jsonl"))) < target and time.monotonic() < deadline:
+        begun = "*/trial-*/rung-*/seed-*/metrics.jsonl"
+        while len(list((tmp_path / "killed").glob(begun))) < target and time.monotonic() < deadline:
             assert process.poll() is None, f"ended by itself after {kills}"
             time.sleep(0.005)
         process.send_signal(signal.SIGKILL)
