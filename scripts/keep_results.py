@@ -7,8 +7,9 @@ Every run folder below SOURCE whose run is finished or diverged becomes TARGET/<
 metrics, result, environment, partition and the last confusion matrix; a table or figure of `fedproc paper` is copied
 but for the paths of its runs. Where the data lay and where the run was written say nothing and become DIR. Of what
 `fedproc compare` wrote, TARGET/comparison.json says what all runs in TARGET come to, with those that earlier calls put
-there; what `fedproc sweep` wrote beside its runs is copied. COMMIT is the one that the runs were made with, for machines without git: it is refused where its sources have
-another hash than a run recorded, and goes on record otherwise.
+there; what `fedproc sweep` wrote beside its runs is copied. COMMIT is the one that the runs were made with, for
+machines without git: it is refused where its sources have another hash than a run recorded, and goes on record
+otherwise.
 """
 
 from __future__ import annotations
@@ -28,7 +29,16 @@ from fedproc.runs.lines import append_line, read_lines
 from fedproc.runs.provenance import hash_of
 from fedproc.runs.schema import ConfusionLine
 
-SWEPT = ("ranking.json", "ranking.csv", "ranking.md", "options.csv", "options.md", "options.png", "winners.toml")
+SWEPT = (
+    "ranking.json",
+    "ranking.csv",
+    "ranking.md",
+    "options.csv",
+    "options.md",
+    "options.png",
+    "options.svg",
+    "winners.toml",
+)
 PLACES = ("--data-dir", "--out", "--import")
 
 
@@ -98,7 +108,8 @@ def main() -> None:
         print(home)
     if (source / "sweep.json").exists():
         for name in ("sweep.json", "trials.json", *SWEPT):
-            (target / name).write_bytes((source / name).read_bytes())
+            if (source / name).exists():
+                (target / name).write_bytes((source / name).read_bytes())
     if (source / "comparison.json").exists():
         write_json(target / "comparison.json", compared(target))
 

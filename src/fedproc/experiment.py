@@ -277,7 +277,8 @@ class Experiment(BaseModel):
         method = named("method", given.get("method", "fedproc"), methods)
         own_images = str(given.get("data", "fashion-mini")) not in SOURCES
         given["preset"] = named("preset", given.get("preset", usual(own_images)), PRESETS)
-        preset = of_method(given["preset"], methods[method].federated)
+        weighted = given.get("class_weights", "none") != "none"  # calibration beside it would correct twice
+        preset = of_method(given["preset"], methods[method].federated and not weighted)
         for name, allowed in CHOICES.items():
             if name in given:
                 named(name, given[name], allowed)

@@ -7,8 +7,11 @@ import json
 import re
 import shutil
 import statistics
+from dataclasses import dataclass, field
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -17,12 +20,15 @@ from PIL import Image
 
 from fedproc import InputError, RunError
 from fedproc.cli.commands import execute
+from fedproc.comparison.compare import Comparison, Row
 from fedproc.figures.curves import draw_curves
 from fedproc.figures.style import COLOURS, SVG, lines, picture
 from fedproc.report.contents import write_report
-from fedproc.report.gather import gather
+from fedproc.report.families import families_of
+from fedproc.report.gather import Group, gather
 from fedproc.report.heatmaps import draw_confusions
 from fedproc.report.panels import half_width
+from fedproc.report.summary import DECLARED, EXPLORATORY
 from fedproc.report.tables import Grid, Number, Shown, Table
 from fedproc.runs.result import result_checksum
 
@@ -83,7 +89,9 @@ def test_every_table_and_figure_lies_beside_the_page(page: Path, compared: Path)
         differences = list(csv.DictReader(file))
     assert [row["row"] for row in differences] == ["fedproc"] * 4
     for row in differences:
-        assert float(row["from"]) <= float(row["difference to fedavg"]) <= float(row["to"])
+        assert row["verdict"] == "2 seeds, too few" and row["95 % interval"] == ""
+    between = final - statistics.fmean(results(compared / "fedavg", "final_accuracy"))
+    assert float(differences[0]["difference to fedavg"]) == pytest.approx(100 * between)
     markdown = (page.parent / "tables" / "setting-0-accuracy.md").read_text()
     latex = (page.parent / "tables" / "setting-0-accuracy.tex").read_text()
     assert f"| {100 * final:.2f} ±" in markdown and rf"{100 * final:.2f} $\pm$" in latex
@@ -446,3 +454,53 @@ def test_bars_are_intervals_of_the_mean_or_the_range_of_two() -> None:
     expected = 2.776445 * statistics.stdev(five) / 5**0.5
     assert half_width(Number(62, statistics.stdev(five), seeds=5)) == pytest.approx(expected, rel=1e-6)
     assert half_width(Number(62, seeds=1)) == 0
+
+
+def test_one_family_is_primary_and_the_rest_exploratory(compared: Path, tmp_path: Path) -> None:
+    for name, beta in (("one", 0.5), ("two", 0.3)):
+        shutil.copytree(compared, tmp_path / name)
+        for label in ("fedavg", "fedproc"):
+            third = tmp_path / name / label / "seed-2"
+            shutil.copytree(tmp_path / name / label / "seed-1", third)
+            for home, seed in ((tmp_path / name / label / f"seed-{seed}", seed) for seed in range(3)):
+                config = json.loads((home / "config.json").read_text())
+                changed = {"beta": beta, "seed": seed, "data_seed": seed, "model_seed": seed}
+                (home / "config.json").write_text(json.dumps({**config, **changed}))
+    folders = [tmp_path / "one", tmp_path / "two"]
+    declared, exploratory = (escape(text) for text in (DECLARED, EXPLORATORY))
+    none = write_report(folders, tmp_path / "none").read_text(encoding="utf-8")
+    assert declared not in none and "Over settings" in none
+    first = write_report(folders, tmp_path / "first", primary=["one"]).read_text(encoding="utf-8")
+    assert first.count(declared) == 1 and exploratory in first
+    with pytest.raises(InputError, match="primary three: expected one of one, two"):
+        write_report(folders, tmp_path / "none", primary=["three"])
+
+
+@dataclass
+class Known:
+    """A run of which the final accuracy is known."""
+
+    seed: int
+    result: dict[str, Any]
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+
+
+def test_a_primary_family_spans_settings() -> None:
+    def group(name: str, finals: dict[str, list[float]]) -> Group:
+        rows = [
+            Row.of(label, [Known(seed, {"status": "finished", "final_accuracy": v}) for seed, v in enumerate(values)])
+            for label, values in finals.items()
+        ]
+        return Group(name, [], {}, Comparison(rows, None, "fedavg"), {}, name)
+
+    one = group("one", {"fedavg": [0.6, 0.62, 0.64], "fedproc": [0.61, 0.64, 0.65]})
+    two = group("two", {"fedavg": [0.5, 0.52, 0.54], "fedproc": [0.53, 0.54, 0.57], "moon": [0.51, 0.52, 0.53]})
+    alone = {name: g.comparison.paired("final_accuracy") for name, g in (("one", one), ("two", two))}
+    assert families_of([one], ()) == {0: alone["one"]} and families_of([one, two], ()) == {}
+    assert families_of([one, two], ["two"]) == {1: alone["two"]}
+    both = families_of([one, two], ["one", "two"])
+    p = sorted(one.p for found in both.values() for one in found.values())
+    least = min((found["fedproc"] for found in both.values()), key=lambda one: one.p)
+    assert p[0] == least.p and least.corrected == pytest.approx(3 * p[0])
+    wider, before = both[0]["fedproc"].detectable, alone["one"]["fedproc"].detectable
+    assert wider is not None and before is not None and wider > before

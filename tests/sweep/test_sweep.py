@@ -16,8 +16,10 @@ from PIL import Image
 
 from fedproc import InputError, compare
 from fedproc.cli.commands import execute
-from fedproc.comparison.compare import read_toml
+from fedproc.comparison.overrides import read_toml
 from fedproc.given import flag
+from fedproc.report.contents import write_report
+from fedproc.report.gather import gather
 from fedproc.sweep.search import Swept, sweep
 
 SPACE = "lr = [0.01, 0.05]\n\n[fedproc]\ntau = [0.2, 1.0]\n"
@@ -54,6 +56,12 @@ def test_rungs_and_what_is_left_behind(swept: Swept) -> None:
     written = json.loads((swept.path / "ranking.json").read_text())
     assert written["rows"]["averaged"]["winner"] == swept.rows["averaged"][0].number
     assert Image.open(swept.path / "options.png").size[0] > 500
+
+
+def test_the_page_shows_the_search_and_no_comparison_of_its_runs(swept: Swept, tmp_path: Path) -> None:
+    text = write_report([swept.path], tmp_path).read_text(encoding="utf-8")
+    assert f"Search: {swept.path.name}" in text and 'id="figure-search-0-options"' in text
+    assert 'id="setting-0"' not in text and gather([swept.path]).groups == []
 
 
 def test_the_test_set_is_not_touched(swept: Swept) -> None:
@@ -148,7 +156,8 @@ def test_killed_and_continued(space: Path, pictures: Path, tmp_path: Path, how: 
     for target in (1, total // 3, (3 * total) // 4):
         process = subprocess.Popen(words("killed"), stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + 120
-        while len(list((tmp_path / "killed").rglob("metrics.jsonl"))) < target and time.monotonic() < deadline:
+        begun = "*/trial-*/rung-*/seed-*/metrics.jsonl"
+        while len(list((tmp_path / "killed").glob(begun))) < target and time.monotonic() < deadline:
             assert process.poll() is None, f"ended by itself after {kills}"
             time.sleep(0.005)
         process.send_signal(signal.SIGKILL)

@@ -21,6 +21,7 @@ from fedproc.report.families import families_of, finals, validated
 from fedproc.report.gather import Exhibited, Gathered, Group, gather, many
 from fedproc.report.heatmaps import draw_classes, draw_confusions, draw_holdings
 from fedproc.report.page import Page, claim
+from fedproc.report.searches import add_searches
 from fedproc.report.sites import draw_gains, site_table
 from fedproc.report.summary import (
     EXPLORATORY,
@@ -89,6 +90,7 @@ def write_report(
         progress(f"drawing {place + 1} of {len(gathered.groups)}: {group.title}")
         folded = len(gathered.groups) > MOST_OPEN
         _section(page, f"setting-{place}", group, folded, columns, families.get(place))
+    add_searches(page, gathered.searches)
     if gathered.runs:
         page.section("runs", "All runs", *_runs(page, gathered))
         page.section("origin", "Commands and machines", *_origin(gathered.runs))

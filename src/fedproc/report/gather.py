@@ -68,6 +68,7 @@ class Gathered:
     exhibits: list[Exhibited]
     runs: list[SavedRun]
     copies: dict[Path, Path]
+    searches: list[Path]  # folders of `fedproc sweep`, whose runs are in no group
 
 
 def gather(folders: Sequence[Path], reference: str | None = None) -> Gathered:
@@ -75,6 +76,7 @@ def gather(folders: Sequence[Path], reference: str | None = None) -> Gathered:
     homes: dict[Path, SavedRun] = {}
     exhibits: dict[Path, Exhibited] = {}
     compared: dict[Path, Record] = {}
+    searches: dict[Path, Path] = {}
     for folder in folders:
         if not folder.is_dir():
             what = "a file" if folder.exists() else "no such folder"
@@ -83,6 +85,8 @@ def gather(folders: Sequence[Path], reference: str | None = None) -> Gathered:
             exhibits.setdefault(path.parent.resolve(), Exhibited(path.parent, _exhibit(path)))
         for path in sorted(folder.rglob("comparison.json")):
             compared.setdefault(path.parent.resolve(), read_json(path) or {})
+        for path in sorted(folder.rglob("sweep.json")):
+            searches.setdefault(path.parent.resolve(), path.parent)
         for path in sorted(folder.rglob("config.json")):
             if not _beside(path.parent):
                 _take(homes, path.parent)
@@ -96,10 +100,11 @@ def gather(folders: Sequence[Path], reference: str | None = None) -> Gathered:
                 _take(homes, path)
     if not homes and not exhibits:
         raise InputError(f"{', '.join(map(str, folders))}: no run folder and no table or figure of the paper in there")
-    groups, copies = _groups(homes, compared, reference)
+    compare = {home: run for home, run in homes.items() if not searches.keys() & set(home.parents)}
+    groups, copies = _groups(compare, compared, reference)
     order = list(EXHIBITS)
     shown = sorted(exhibits.values(), key=lambda e: order.index(e.content["exhibit"]))
-    return Gathered(groups, shown, list(homes.values()), copies)
+    return Gathered(groups, shown, list(homes.values()), copies, list(searches.values()))
 
 
 def _take(homes: dict[Path, SavedRun], folder: Path) -> None:

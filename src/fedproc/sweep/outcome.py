@@ -41,7 +41,9 @@ def write_outcome(swept: Swept) -> None:
         row.label: (row.domains, swept.rows[row.label], measured[row.label]) for row in swept.plan.rows if row.domains
     }
     if drawn:
-        write_file(folder / "options.png", draw_options(drawn).save)
+        picture = draw_options(drawn)
+        write_file(folder / "options.png", picture.save)
+        write_file(folder / "options.svg", lambda path: picture.save(path, "svg"))
     text = winners(swept)
     write_file(folder / "winners.toml", lambda path: path.write_text(text, encoding="utf-8"))
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from fedproc.simulation.watching import Watched
-from fedproc.watchers.progress import Pace, line, over, shown, state
+from fedproc.watchers.progress import Pace, continued, line, over, shown, state
 
 EVERY = 10.0  # seconds between lines
 
@@ -96,5 +96,5 @@ class Display:
 
     def _print_notes(self, run: Watched) -> None:
         for note in run.notes:
-            self._print(f"{run.label}: {note}; going on from round {run.round}")
+            self._print(f"{run.label}: {note}{continued(run)}")
         run.notes.clear()

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fedproc.simulation.watching import Watched, Watcher
 from fedproc.watchers.console import Display
-from fedproc.watchers.progress import Pace, line
+from fedproc.watchers.progress import Pace, continued, line
 
 EVERY = 0.5  # seconds between two versions of the line
 
@@ -61,7 +61,7 @@ class NotebookLine:
         return Text("\n".join([*self._said, line(self._runs, self._pace)]))
 
     def _take_notes(self, run: Watched) -> None:
-        self._said += [f"{run.label}: {note}; going on from round {run.round}" for note in run.notes]
+        self._said += [f"{run.label}: {note}{continued(run)}" for note in run.notes]
         run.notes.clear()
 
 

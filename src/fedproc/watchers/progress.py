@@ -84,6 +84,11 @@ def state(run: Watched) -> str:
     return f"{shown}{_loss(run.records[-1])}{_refused(run.records[-1])}"
 
 
+def continued(run: Watched) -> str:
+    """Where a run goes on that was begun before."""
+    return f"; going on from round {run.round}" if run.round else ""
+
+
 def _refused(record: Record) -> str:
     """Whose answers of the last round were refused, and why."""
     refused = record.get("refused", {})
