@@ -31,15 +31,6 @@ def settle(app: Sphinx, doctree: nodes.document) -> None:
             link.replace_self(nodes.abbreviation("", "", *link.children, explanation=f"in the repository: {where}"))
 
 
-def only_pages_that_are_there(app: Sphinx, name: str, source: list[str]) -> None:
-    """Leave out lines of the navigation that end in * and match nothing."""
-    if name == "index":
-        lines = source[0].splitlines()
-        kept = [line for line in lines if not line.endswith("*") or any(Path(app.srcdir).glob(f"{line}.md"))]
-        source[0] = "\n".join(kept)
-
-
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("doctree-read", settle, priority=100)  # before files to copy are gathered
-    app.connect("source-read", only_pages_that_are_there)
     return {"parallel_read_safe": True}

@@ -20,7 +20,7 @@ def print_table(console: Console, table: Table) -> None:
     grouped = any(not row[0].text for row in table.rows)
     if not grouped and not _fits(table, console) and len(table.rows) < len(table.heads) - 1:
         table = table.turned()
-    fits = (grouped and "verdict" in table.heads) or _fits(table, console)
+    fits = (grouped and "verdict" in table.heads) or _fits(table, console, 1 if grouped else 3)
     look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0)} if grouped else {}
     made = RichTable(title=table.title, title_justify="left", **look)
     for head in table.heads:
@@ -36,6 +36,6 @@ def print_table(console: Console, table: Table) -> None:
         console.print(Text(table.note))
 
 
-def _fits(table: Table, console: Console) -> bool:
+def _fits(table: Table, console: Console, beside: int = 3) -> bool:
     columns = zip(table.heads, *([cell.text for cell in row] for row in table.rows), strict=True)
-    return sum(max(map(len, column)) + 3 for column in columns) < console.width
+    return sum(max(map(len, column)) + beside for column in columns) < console.width

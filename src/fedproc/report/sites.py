@@ -21,14 +21,13 @@ def site_table(rows: Sequence[SiteRow]) -> Table:
     alone, tuned = any(row.alone for row in rows), any(row.fine_tuned for row in rows)
     grouped = any(row.groups and round(row.groups) != round(row.images) for row in rows)
     heads = ["site", "method", "images"]
-    heads += ["groups"] if grouped else []
     heads += (["alone"] if alone else []) + ["federated"] + (["federated gain"] if alone else [])
     heads += (["fine-tuned"] if tuned else []) + (["fine-tuned gain"] if tuned and alone else [])
     cells, before = [], ""
     for row in rows:
-        line = [Shown(row.site if row.site != before else ""), Shown(row.label), Shown(f"{row.images:.0f}", row.images)]
+        images = Shown(f"{row.images:.0f}", row.images, {"groups": row.groups} if grouped else {})
+        line = [Shown(row.site if row.site != before else ""), Shown(row.label), images]
         before = row.site
-        line += [Shown(f"{row.groups:.0f}", row.groups)] if grouped else []
         line += [_accuracy(row.alone, "alone")] if alone else []
         line += [_accuracy(row.federated, "federated")]
         line += [_gain(row.gain, "federated gain")] if alone else []
