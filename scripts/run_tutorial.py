@@ -16,7 +16,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "tutorial.md"
 PICTURES = {"tutorial-partition.png": "pictures.png", "tutorial-curves.png": "runs/pictures/curves.png"}
 SHOWN = re.compile(r"(?P<commands>(?:^    .*\n)+)\n```text\n(?P<output>(?:(?!```).*\n)*)```", re.M)
-PROGRESS = re.compile(r"\S+ +round +\d+/\d+ .*")
+PROGRESS = re.compile(r"(\S+ +round +\d+/\d+|\d+ of \d+ rounds of \d+ runs) .*")
 
 
 def commands(text: str) -> list[str]:
