@@ -75,7 +75,7 @@ def test_an_interrupted_run_keeps_what_it_would_have_kept(pictures: Path, tmp_pa
     found = [prediction.label for prediction in model.predict(images.test.images)]
     right = sum(label == images.class_names[k] for label, k in zip(found, images.test.labels, strict=True))
     assert right / len(found) == pytest.approx(kept["test_accuracy"])
-    with (tmp_path / "cut" / "predictions.csv").open(newline="") as file:
+    with (tmp_path / "cut" / "test-predictions.csv").open(newline="") as file:
         assert [row["predicted"] for row in csv.DictReader(file)] == found
 
 

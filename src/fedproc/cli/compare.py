@@ -93,8 +93,9 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
         else:
             console.print(ONE_SEED)
     if sites := sites_of(done):
-        write_file(parsed.out / "sites.csv", partial(Path.write_text, data=site_table(sites).csv(), encoding="utf-8"))
-        print_table(console, site_table(sites))
+        table = site_table(sites, "validation" if done.prefix else "test")
+        write_file(parsed.out / "sites.csv", partial(Path.write_text, data=table.csv(), encoding="utf-8"))
+        print_table(console, table)
     for each in (run for row in done.rows for run in row.runs if isinstance(run, Run)):
         refused = refusals_in_words(each.metrics)
         for note in (*each.notes, *([refused] if refused else [])):

@@ -108,10 +108,9 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
             run_beside([done], not parsed.no_alone, parsed.fine_tune, parsed.out, **how)
         rows = site_rows([compared(experiment.method, {done.seed: parsed.out}, {})])
         if rows:
-            write_file(
-                parsed.out / "sites.csv", partial(Path.write_text, data=site_table(rows).csv(), encoding="utf-8")
-            )
-            print_table(console, site_table(rows))
+            table = site_table(rows, "validation" if experiment.val_fraction else "test")
+            write_file(parsed.out / "sites.csv", partial(Path.write_text, data=table.csv(), encoding="utf-8"))
+            print_table(console, table)
     console.print(f"written to {parsed.out}", highlight=False)
     return 0
 

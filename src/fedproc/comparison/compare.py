@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from fedproc.beside import LEFT_OUT
 from fedproc.comparison.beside import has_sites, run_beside
 from fedproc.comparison.overrides import merged
 from fedproc.comparison.sites import SiteRow, compared, site_rows
@@ -158,8 +159,8 @@ def compare(
             if other in known and other != method:
                 raise InputError(f"variant {label}: options of {other}, but its method is {method}")
         overrides[label] = dict(values)
-    if alone and overrides and _lacks_solo(given, overrides):
-        overrides["solo"] = {"method": "solo"}
+    if alone and overrides and _lacks_solo(given, overrides, own):
+        overrides["solo"] = {**dict.fromkeys(LEFT_OUT - {"plugin", "options"}), "method": "solo"}
     if not overrides or not seeds:
         raise InputError("--methods and --seeds: expected at least one of each")
     if len(set(seeds)) != len(seeds):
@@ -221,10 +222,13 @@ def compare(
             lock.release()
 
 
-def _lacks_solo(given: Given, overrides: Mapping[str, Given]) -> bool:
+def _lacks_solo(given: Given, overrides: Mapping[str, Given], own: Own) -> bool:
     """Whether the clients are real sites, and no row shows what each has alone."""
     methods = {values.get("method") for values in overrides.values()}
-    first = Experiment(**merged(given, next(iter(overrides.values()))))
+    try:
+        first = Experiment(own, **merged(given, next(iter(overrides.values()))))
+    except InputError:  # which is said with the row's name
+        return False
     return has_sites(first) and "solo" not in methods and "solo" not in overrides
 
 

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 from fedproc.errors import InputError
 from fedproc.figures.style import Line, Picture
-from fedproc.files import kind_of, read_bytes, read_text, write_file, write_json
+from fedproc.files import kind_of, naming, read_bytes, read_text, write_file, write_json
 from fedproc.report.inline import harmless, inline
 from fedproc.report.tables import Table
 
@@ -84,7 +84,8 @@ class Page:
         """
         before = claim(out)
         for folder in ("tables", "figures"):
-            (out / folder).mkdir(parents=True, exist_ok=True)
+            with naming(out / folder):
+                (out / folder).mkdir(parents=True, exist_ok=True)
         made = [f"tables/{name}.{kind}" for name, texts in self.tables.items() for kind in texts]
         made += [f"figures/{name}.{kind}" for name in self.pictures for kind in ("png", "svg")]
         write_json(out / MARK, {"fedproc": "report", "files": sorted({*before, *made})})

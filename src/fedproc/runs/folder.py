@@ -52,6 +52,7 @@ FILES = (
     "confusion.jsonl",
     "sites.jsonl",
     "predictions.csv",
+    "test-predictions.csv",
     "sites.csv",
     "model.safetensors",
     "averaged.safetensors",

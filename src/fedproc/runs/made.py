@@ -17,7 +17,7 @@ ROUND = r"round-\d{6,}"  # a checkpoint's folder
 PART = r"checkpoint\.json|shard-\d{3,}\.safetensors"  # of a checkpoint
 TOP = (
     r"(config|environment|partition|result)\.json|(metrics|confusion|sites)\.jsonl|(model|averaged)\.safetensors|"
-    r"model\.onnx|(split|predictions|sites)\.csv"
+    r"model\.onnx|(split|(test-)?predictions|sites)\.csv"
 )
 TENSORBOARD = (
     r"events\.out\.tfevents\.[^/]*|rounds-written|round-(embedded|finished)|projector_config\.pbtxt|"

@@ -78,14 +78,18 @@ class Session(Keeper):
         if not self.experiment.predictions:
             return
         models: dict[int | None, Weights] = {None: self.state.weights}
-        held_out = self.held_out
+        asked = {"predictions.csv": self.held_out}
         if self.plan.keep == "best" and self.state.kept is not None:
-            models, held_out = {None: self.state.kept.weights}, self.test
+            models = {None: self.state.kept.weights}
+            asked["test-predictions.csv"] = self.test
         if self.plan.shared is not None:
             own = {client: self.states.latest(client) for client in range(len(self.clients))}
             models = {client: Weights.of(state) for client, state in own.items() if state is not None}
-        fill = partial(write_predictions, setting=self.setting, images=self.images, held_out=held_out, models=models)
-        write_file(folder.path / "predictions.csv", fill)
+        for name, held_out in asked.items():
+            fill = partial(
+                write_predictions, setting=self.setting, images=self.images, held_out=held_out, models=models
+            )
+            write_file(folder.path / name, fill)
 
     def listing(self) -> list[tuple[str, str, str, str, str]]:
         return self.images.listing()
