@@ -89,7 +89,7 @@ def test_one_row_that_uses_it_is_enough(tmp_path: Path) -> None:
 
 def test_clients_are_the_sites_that_the_data_name(hospitals: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = Experiment(data=str(hospitals))
-    assert (found.partition, found.clients, found.predictions) == ("natural", 3, True)
+    assert (found.partition, found.clients, found.predictions) == ("natural", 3, "held-out")
     assert Experiment(data=str(hospitals), partition="dirichlet").clients == 10
     code, _, err = typed(f"run --data {hospitals} --clients 5 --out runs/none", capsys)
     assert code == 2 and "the data's sites are the clients" in err
@@ -126,6 +126,14 @@ def test_own_images_take_the_tuned_preset(hospitals: Path) -> None:
     assert Experiment(preset="paper", **own).calibrate == 0.0
     assert Experiment(calibrate=0.5, **own).calibrate == 0.5
     assert Experiment().preset == "paper" and Experiment(preset="tuned").calibrate == 1.0
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("rounds", "inf"), ("batch_size", "inf"), ("epochs", "nan"), ("rounds", -3)]
+)
+def test_wrong_numbers_are_told_under_their_own_names(hospitals: Path, field: str, value: object) -> None:
+    with pytest.raises(InputError, match=f"^{field} {value}: expected"):
+        Experiment(data=str(hospitals), **{field: value})
 
 
 def test_a_client_that_takes_few_steps_is_told() -> None:

@@ -1,85 +1,100 @@
-"""The documentation site: what its check complains about, and the built site in a browser, from the file system."""
+"""A client as an object: it answers tasks, and its state is a transaction."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from conftest import ToyLibrary, Train, toy_experiment, toy_images
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
-sys.path.insert(0, str(Path(__file__).parent.parent))
-from check_site import complaints
+from fedproc.errors import Diverged
+from fedproc.lanes import choose
+from fedproc.protocol import codec
+from fedproc.protocol.plan import State, first_state
+from fedproc.protocol.rounds import played
+from fedproc.protocol.task import SERVER, Reply, Task
+from fedproc.protocol.weights import Weights
+from fedproc.simulation.session import Session
+from fedproc.site import OwnState, Site
 
-ROOT = Path(__file__).parent.parent
-PHONE = {"width": 390, "height": 844}
-
-
-def test_links_that_lead_nowhere_and_loads_from_elsewhere_are_named(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "index.html").write_text(
-        '<h1 id="top">x</h1><a href="#top">1</a><a href="a/page.html#there">2</a><a href="https://example.org">3</a>'
-        '<a href="gone.html">4</a><a href="a/page.html#gone">5</a><img src="https://example.org/x.png">'
-        '<link rel="canonical" href="https://example.org/index.html"><img src="data:,">'
-    )
-    (tmp_path / "a" / "page.html").write_text('<p id="there"><a href="../index.html">up</a><a href="/etc/hosts">6</a>')
-    (tmp_path / "a" / "style.css").write_text("@import url(https://example.org/font.css); p { background: url(x.png) }")
-    assert sorted(complaints(tmp_path)) == [
-        "a/page.html: /etc/hosts: is not inside the site",
-        "a/style.css: https://example.org/font.css: is not inside the site",
-        "index.html: a/page.html#gone: no such place on that page",
-        "index.html: gone.html: no such file",
-        "index.html: https://example.org/x.png: is not inside the site",
-    ]
+TOYS = Path(__file__).resolve().parent / "toy_methods.py"
 
 
-def test_readme_for_an_index_has_absolute_links() -> None:
-    pytest.importorskip("hatchling")
-    from hatch_build import absolute
+def federation(refuse: set[tuple[int, int]] = frozenset(), **given: Any) -> tuple[Session, list[State], list[OwnState]]:  # type: ignore[assignment]
+    """Sites of their own, each with its own state, that see nothing but the bytes of tasks; the server refuses the
+    answers of (round, client) in `refuse`.
+    """
+    session = Session(toy_experiment(dtype="float64", **given), ToyLibrary(toy_images()))
+    executor = choose("serial", 1, 1, [session.setting], 1)
+    states = [OwnState() for _ in session.clients]
+    sites = {}
+    for number, own in enumerate(states):
+        whole = session.site(number)
+        sites[number] = Site(number, whole.name, session.setting, whole.data, own, whole.held_out, whole._fresh)
+    sites[SERVER] = session.site(SERVER)
 
-    text = "[a](docs/a.md#b) ![p](docs/p.png) [w](https://example.com) [h](#here) [`f`](src/f.py)"
-    assert absolute(text, "https://example.org/r", "v1") == (
-        "[a](https://example.org/r/blob/v1/docs/a.md#b) ![p](https://example.org/r/raw/v1/docs/p.png) "
-        "[w](https://example.com) [h](#here) [`f`](https://example.org/r/blob/v1/src/f.py)"
-    )
+    def reply_to(task: Task) -> Reply:
+        arrived = codec.decode_task(codec.encode_task(task))
+        answer = codec.decode_reply(codec.encode_reply(sites[task.client].do(arrived, executor)))
+        lost = task.kind == "train" and (task.round, task.client) in refuse
+        return Reply(None, "lost on the way") if lost else answer
 
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("sphinx")
-    out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet", "-b", "html"]
-    done = subprocess.run([*command, str(ROOT / "docs"), str(out)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return out
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("site")
-def test_the_site_is_whole(site: Path) -> None:
-    assert complaints(site) == []
-    assert not list(site.rglob("metrics.jsonl"))  # runs stay out
-    api = (site / "api.html").read_text(encoding="utf-8")
-    assert "Run every method and variant with every seed" in api and "fedproc.tau" in api and "batch_size" in api
+    weights = session.setting.layout.read(session.setting.network)
+    start = first_state(session.plan, Weights(*weights.tensors().values()))
+    found = [progress.state for progress in played(session.plan, start, reply_to)]
+    executor.close()
+    return session, found, states
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("site")
-def test_the_site_is_read_and_searched_without_a_network(browser: Any, site: Path) -> None:
-    window = browser.new_page(viewport=PHONE, color_scheme="dark")
-    asked: list[str] = []
-    failed: list[str] = []
-    window.on("request", lambda request: asked.append(request.url))
-    window.on("pageerror", lambda error: failed.append(str(error)))
-    for page in ("index", "tutorial", "api", "commands", "glossary", "results/README"):
-        window.goto((site / f"{page}.html").as_uri())
-        assert window.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), page
-    background = window.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert max(int(part) for part in background.strip("rgba()").split(",")[:3]) < 80
-    window.goto(f"{(site / 'search.html').as_uri()}?q=heterogeneity")
-    window.wait_for_selector("#search-results li a")
-    found = window.eval_on_selector_all("#search-results li a", "links => links.map(link => link.textContent)")
-    assert "Glossary" in found
-    assert failed == [] and all(url.startswith(("file:", "data:")) for url in asked)
+def test_sites_that_share_nothing_train_what_the_simulator_trains(train: Train) -> None:
+    for method in ("fedproc", "scaffold", "moon", "solo"):
+        given = {"method": method, "rounds": 3, "solo": {"epochs": 4}}
+        _, found, states = federation(**given)
+        simulated = train(toy_images(), dtype="float64", **given)
+        assert torch.equal(found[-1].weights.params, simulated.state.weights.params), method
+        for client, own in enumerate(states):
+            own.settle(found[-1].accepted[client])
+            one, other = own.latest(client) or {}, simulated.states.get(client) or {}
+            assert set(one) == set(other) and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_state_counts_when_the_answer_was_accepted_and_not_before() -> None:
+    given = {"method": "remembers", "plugin": [TOYS], "rounds": 4}
+    _, found, states = federation({(1, 0), (2, 3)}, **given)
+    times = []
+    for client, own in enumerate(states):
+        own.settle(found[-1].accepted[client])
+        state = own.latest(client)
+        assert state is not None
+        times.append(float(state["times"]))
+    assert times == [3.0, 4.0, 4.0, 3.0, 4.0]  # clients 0 and 3 lost a round, and its state with it
+
+
+def test_own_state_is_settled_by_the_round_that_was_accepted() -> None:
+    own = OwnState()
+    own.commit(0, 4, {"a": torch.tensor(1.0)})
+    assert own.latest(0) is None
+    own.settle(4)
+    assert own.latest(0) == {"a": torch.tensor(1.0)}
+    own.commit(0, 5, {"a": torch.tensor(2.0)})
+    own.settle(4)  # round 5 was not accepted
+    assert own.latest(0) == {"a": torch.tensor(1.0)}
+    own.settle(5)  # and is forgotten
+    assert own.latest(0) == {"a": torch.tensor(1.0)}
+
+
+def test_a_site_answers_a_failure_with_its_reason() -> None:
+    session = Session(toy_experiment(method="scalar-loss", plugin=[TOYS]), ToyLibrary(toy_images()))
+    tasks: list[Task] = []
+    weights = Weights(*session.setting.layout.read(session.setting.network).tensors().values())
+    executor = choose("serial", 1, 1, [session.setting], 1)
+
+    def reply_to(task: Task) -> Reply:
+        tasks.append(task)
+        return session.site(task.client).do(task, executor)
+
+    with pytest.raises(Diverged, match="method scalar-loss, hook `loss`"):
+        list(played(session.plan, first_state(session.plan, weights), reply_to))
+    executor.close()

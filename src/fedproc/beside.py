@@ -14,14 +14,15 @@ FINE_TUNING_EPOCHS = 10
 # of the federation, or of the choice of its model
 LEFT_OUT = {
     "method", "plugin", "options", "merge", "server_step", "server_beta", "server_lr", "sample", "average_weights",
-    "send_averaged", "ccvr", "calibrate", "calibrate_prototypes", "keep", "patience", "target_accuracy", "start_from",
+    "send_averaged", "ccvr", "calibrate", "calibrate_prototypes", "keep", "patience", "target_accuracy",
 }  # fmt: skip
 
 
-def alone(experiment: Experiment) -> Experiment:
-    """Each site on its own images alone: the same initial weights, network and training, as many epochs."""
-    epochs = experiment.rounds * experiment.epochs
-    return _solo(experiment, {"epochs": epochs, "start": "same"})
+def alone(experiment: Experiment, rounds: int) -> Experiment:
+    """Each site on its own images alone: the same initial weights, network and training, as many epochs as all rounds
+    that the federated one had.
+    """
+    return _solo(experiment, {"epochs": rounds * experiment.epochs, "start": "same"})
 
 
 def fine_tuned(experiment: Experiment, model: Path, epochs: int) -> Experiment:
@@ -33,4 +34,6 @@ def fine_tuned(experiment: Experiment, model: Path, epochs: int) -> Experiment:
 def _solo(experiment: Experiment, options: dict[str, Any], **more: Any) -> Experiment:
     names = set(Experiment.model_fields) - LEFT_OUT
     kept = {name: getattr(experiment, name) for name in names} | {"calibrate": 0.0}
-    return Experiment(**{**kept, **more, "method": "solo", "solo": options})
+    if experiment.keep == "best":  # then the federated model meets the test images, and so do these
+        kept["predictions"] = "test"
+    return Experiment(experiment.own, **{**kept, **more, "method": "solo", "solo": options})

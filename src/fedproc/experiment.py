@@ -216,10 +216,11 @@ class Experiment(BaseModel):
     patience: int | None = Field(
         None, ge=1, description="end the run after so many rounds without a better validation accuracy"
     )
-    predictions: bool = Field(
-        False, description="write predictions.csv: what the model says of each held-out image (follows the data: true "
-        "where they name sites)"
-    )  # fmt: skip
+    predictions: Literal["none", "held-out", "test"] = Field(
+        "none",
+        description="what the model says of each held-out image, in predictions.csv; beside validation images `test` "
+        "adds test-predictions.csv (follows the data: held-out where they name sites)",
+    )
     target_accuracy: float | None = Field(
         None, gt=0, le=1, description="report the rounds and bytes until this accuracy was first seen"
     )
@@ -297,7 +298,7 @@ class Experiment(BaseModel):
             below: dict[str, Given] = {**source.options(clients(merged))}
             if own_images:  # as many epochs alone as together
                 rounds, epochs = (merged.get(name, cls.model_fields[name].default) for name in ("rounds", "epochs"))
-                below["solo"] = {"epochs": int(number(rounds) * number(epochs)) or 1, "start": "same"}
+                below["solo"] = {"epochs": max(1, int(number(rounds) * number(epochs))), "start": "same"}
             made = {
                 name: _options(name, kind, {**below.get(name, {}), **preset.get(name, {})}, by_method[name])
                 for name, kind in methods.items()

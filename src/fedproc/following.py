@@ -27,7 +27,7 @@ def following(given: Given, usual_epochs: int) -> Given:
     found: Given = {}
     sizes = [seen.images / max(1.0, clients(given))]
     if seen.sites and given.get("partition", "natural") == "natural":
-        found = {"partition": "natural", "clients": len(seen.sites), "predictions": True}
+        found = {"partition": "natural", "clients": len(seen.sites), "predictions": "held-out"}
         sizes = [float(size) for size in seen.sites.values()]
     sizes = [size * (1 - number(given.get("val_fraction", 0))) for size in sizes]
     found["batch_size"] = batch_size_for(sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args
@@ -39,9 +40,10 @@ def named(field: str, value: Any, allowed: Mapping[str, Any]) -> str:
 
 def number(value: Any) -> float:
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
         return 0.0  # reported under its own name when the field is checked
+    return found if math.isfinite(found) else 0.0
 
 
 def no_truth(fields: Mapping[str, FieldInfo], given: Given, prefix: str = "") -> None:

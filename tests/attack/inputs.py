@@ -26,7 +26,7 @@ from tally import Tally, forked, fuzz
 
 from fedproc.cli import BUG, main
 from fedproc.cli.commands import build_parser
-from fedproc.comparison.compare import read_toml
+from fedproc.comparison.overrides import read_toml
 from fedproc.data import cifar_python
 from fedproc.data.cifar import CIFAR10, Part
 from fedproc.data.idx import read_idx

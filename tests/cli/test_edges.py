@@ -84,7 +84,7 @@ def test_debug_shows_where(place: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert "Traceback" in said and said.splitlines()[-1].startswith("fedproc: --data nowhere: no such folder")
 
 
-@pytest.mark.parametrize("name", ["a\x1b[31m", "a\udcff", "b\nc"])
+@pytest.mark.parametrize("name", ["a\x1b[31m", "b\nc"])
 def test_classes_whose_names_cannot_be_shown_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:

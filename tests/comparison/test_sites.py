@@ -19,10 +19,16 @@ from fedproc.runs.lines import append_line
 HEADS = ["path", "site", "group", "class", "predicted", "probability"]
 
 
+def finish(folder: Path) -> None:
+    """A folder that says it is a finished run of one round, or stands beside one."""
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text('{"status": "finished", "rounds": 1}')
+    (folder / "config.json").write_text('{"epochs": 1, "solo": {"epochs": 1}}')
+
+
 def write_run(folder: Path, right: dict[str, list[int]], of_a_group: int = 1) -> Path:
     """A run whose model is right where it says 1; images of a site are numbered."""
-    folder.mkdir(parents=True)
-    (folder / "result.json").write_text("{}")
+    finish(folder)
     with (folder / "predictions.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(HEADS)
@@ -65,8 +71,7 @@ def test_gains_are_paired_image_by_image(tmp_path: Path) -> None:
     assert row.fine_tuned_gain == row.gain
     told = tmp_path / "told"
     for folder, right in ((told, 90), (told / "alone", 70)):
-        folder.mkdir()
-        (folder / "result.json").write_text("{}")
+        finish(folder)
         counts = {"a": {"correct": [right, 0], "total": [100, 0]}}
         append_line(folder / "sites.jsonl", {"round": 1, "sites": counts}, "")
     (apart,) = site_rows([compared("fedproc", {0: told}, {})])
@@ -88,12 +93,45 @@ def test_external_sites_and_the_mean(tmp_path: Path) -> None:
     rows = {row.site: row for row in site_rows([compared("fedproc", {0: together}, {})])}
     assert list(rows) == ["a", "b", "elsewhere", MEAN]
     assert rows["elsewhere"].alone is None and rows["elsewhere"].federated.value == 0.5
-    assert rows[MEAN].federated.value == pytest.approx(2 / 3) and rows[MEAN].alone is None
+    assert rows[MEAN].federated.value == 0.75 and rows[MEAN].alone is not None  # of those that train
     table = site_table(list(rows.values()))
     assert [cell.text for cell in table.rows[2]][:3] == ["elsewhere", "fedproc", "2"]
     assert "federated gain low" in table.csv().splitlines()[0]
     assert draw_gains(list(rows.values())) is not None
     assert draw_gains([rows["elsewhere"]]) is None
+
+
+def test_what_stands_beside_another_state_of_a_run_is_left_out(tmp_path: Path) -> None:
+    together = write_run(tmp_path / "run", {"a": [1, 1]})
+    write_run(together / "alone", {"a": [1, 0]})
+    write_run(together / "fine-tuned", {"a": [1, 0]})
+    (row,) = site_rows([compared("fedproc", {0: together}, {})])
+    assert row.alone is not None and row.fine_tuned is not None
+    (together / "alone" / "config.json").write_text('{"solo": {"epochs": 7}}')  # of other rounds
+    (together / "model.safetensors").write_bytes(b"another")
+    (row,) = site_rows([compared("fedproc", {0: together}, {})])
+    assert row.alone is None and row.fine_tuned is None
+    (together / "alone" / "config.json").write_text('{"solo": {"epochs": 1}}')
+    (together / "alone" / "result.json").write_text('{"status": "diverged", "round": 1}')
+    assert site_rows([compared("fedproc", {0: together}, {})])[0].alone is None
+
+
+def test_seeds_without_a_run_alone_are_left_out(tmp_path: Path) -> None:
+    runs = {seed: write_run(tmp_path / str(seed), {"a": [1, 1, seed]}) for seed in (0, 1, 2)}
+    for seed in (1, 2):
+        write_run(runs[seed] / "alone", {"a": [1, 0, 0]})
+    (row,) = site_rows([compared("fedavg", runs, {})])
+    assert row.seeds == 2 and row.gain is not None and row.federated.value == 1.0
+
+
+def test_kept_models_are_compared_on_test_images(tmp_path: Path) -> None:
+    together = write_run(tmp_path / "run", {"a": [1, 1]})
+    (together / "config.json").write_text('{"epochs": 1, "val_fraction": 0.2}')
+    (row,) = site_rows([compared("fedavg", {0: together}, {})])
+    assert row.held_out == "validation" and "validation images" in site_table([row]).title
+    (together / "test-predictions.csv").write_text((together / "predictions.csv").read_text().replace(",a,a,", ",a,b,"))
+    (row,) = site_rows([compared("fedavg", {0: together}, {})])
+    assert row.held_out == "test" and row.federated.value == 0.0
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:

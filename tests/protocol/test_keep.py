@@ -45,6 +45,15 @@ def test_patience_ends_a_run_early(train: Train) -> None:
     assert len(best.records) == 4 and best.records[-1]["kept"]["round"] == 1
 
 
+@pytest.mark.parametrize(("every", "patience", "last"), [(5, 7, 15), (2, 1, 4), (3, 3, 6)])
+def test_patience_ends_at_an_evaluation(train: Train, every: int, patience: int, last: int) -> None:
+    """Nothing changes, so the first evaluation stays the best; the kept model is tested where the run ends."""
+    given = {**GIVEN, "lr": 1e-9, "rounds": 20, "eval_every": every}
+    session = train(**given, patience=patience, keep="best")
+    assert len(session.records) == last and session.records[-1]["kept"]["round"] == every
+    assert session.result is not None and session.result["kept_round"] == every
+
+
 class Stop:
     """Interrupts after so many rounds."""
 
@@ -63,7 +72,7 @@ class Stop:
 @pytest.mark.parametrize("after", [2, 5])
 def test_an_interrupted_run_keeps_what_it_would_have_kept(pictures: Path, tmp_path: Path, after: int) -> None:
     own = {"data": str(pictures), "rounds": 6, "epochs": 1, "clients": 3, "val_fraction": 0.3, "lr": 0.3}
-    experiment = Experiment(method="fedavg", keep="best", patience=4, predictions=True, **own)
+    experiment = Experiment(method="fedavg", keep="best", patience=4, predictions="held-out", **own)
     whole = run(experiment, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         run(experiment, tmp_path / "cut", watcher=Stop(after))

@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 
 from conftest import work
-from fedproc.cli.display import Display
 from rich.console import Console
 
 from fedproc.report.contents import write_report
 from fedproc.runs.lines import rewrite
 from fedproc.runs.result import refusals, refusals_in_words, result_checksum
+from fedproc.watchers.console import Display
 
 RECORDS = [
     {"round": 1, "refused": {"3": "params is not finite", "4": "no answer"}},
@@ -46,6 +46,6 @@ def test_terminal_result_and_page_tell(tmp_path: Path) -> None:
     display = Display(Console(file=said, width=200))
     session.result = None
     display.begin([session], "", [])
-    display._shown = {}
     display.update(session)
+    display.end()
     assert "refused: client" in said.getvalue()

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from fedproc.cli.parser import add_experiment_flags, add_workers, whole_numbers
-from fedproc.cli.run import add_out, expect_epochs, gathered, watching
+from fedproc.cli.run import add_out, expect_epochs, gathered, watching, write_sites
 from fedproc.cli.strict import Parser
 from fedproc.cli.tables import print_table
 from fedproc.comparison.compare import compare, sites_of
 from fedproc.comparison.overrides import read_variants
 from fedproc.errors import InputError, RunError
-from fedproc.files import write_file
 from fedproc.methods.method import Method
 from fedproc.methods.plugin import all_methods
-from fedproc.report.sites import site_table
 from fedproc.report.summary import accuracies, differences
 from fedproc.runs.keeper import Fresh
 from fedproc.runs.result import refusals_in_words
 from fedproc.simulation.drive import Run
 from fedproc.simulation.workers.choice import parsed as parsed_workers
+from fedproc.watchers.console import Display
 from fedproc.watchers.trackers import finish
 
 FRESH: dict[str | None, Fresh] = {None: False, "unfinished": "unfinished", "all": True}
@@ -80,7 +78,7 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     watcher, tracking = watching(parsed, console)
     how = {"variants": variants, "reference": reference, "fresh": FRESH[parsed.fresh], "watcher": watcher}
     how |= {"interrupt": parsed.interrupt, "workers": workers}
-    how |= {"alone": not parsed.no_alone, "fine_tune": parsed.fine_tune}
+    how |= {"alone": not parsed.no_alone, "fine_tune": parsed.fine_tune, "beside_watcher": Display(console)}
     done = compare(methods, seeds, parsed.out, **how, **values)
     finish(tracking, (run for row in done.rows for run in row.runs if isinstance(run, Run)))
     print_table(console, accuracies(done))
@@ -93,9 +91,7 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
         else:
             console.print(ONE_SEED)
     if sites := sites_of(done):
-        table = site_table(sites, "validation" if done.prefix else "test")
-        write_file(parsed.out / "sites.csv", partial(Path.write_text, data=table.csv(), encoding="utf-8"))
-        print_table(console, table)
+        write_sites(parsed.out, sites, console)
     for each in (run for row in done.rows for run in row.runs if isinstance(run, Run)):
         refused = refusals_in_words(each.metrics)
         for note in (*each.notes, *([refused] if refused else [])):

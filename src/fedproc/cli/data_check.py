@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from fedproc.cells import safe_cell
 from fedproc.cli.parser import add_experiment_flags, given
 from fedproc.data import SOURCES
 from fedproc.data.check import Check, Counts, check
@@ -107,6 +108,5 @@ def _write(path: Path, problems: Sequence[Problem]) -> None:
         writer.writerow(["number", "stops_training", "kind", "path", "text"])
         for number, problem in enumerate(problems, start=1):
             for where in problem.paths or [""]:
-                writer.writerow(
-                    [number, "yes" if problem.stops else "no", problem.kind, readable(where), readable(problem.text)]
-                )
+                cells = ("yes" if problem.stops else "no", problem.kind, readable(where), readable(problem.text))
+                writer.writerow([number, *map(safe_cell, cells)])

@@ -25,8 +25,8 @@ from fedproc.methods.method import Method
 from fedproc.report.sites import site_table
 
 NOT_HERE = (
-    "data", "data_dir", "clients", "partition", "beta", "classes_per_client", "partition_file", "min_size",
-    "device", "executor", "lanes", "client_memory", "keep_clients",
+    "data", "data_dir", "predictions", "clients", "partition", "beta", "classes_per_client", "partition_file",
+    "min_size", "device", "executor", "lanes", "client_memory", "keep_clients",
     "checkpoint_every",
 )  # fmt: skip
 
@@ -238,6 +238,11 @@ def _start(parsed: argparse.Namespace, console: Console) -> int:
     for name in ("min_sites", "timeout", "join_timeout"):
         if getattr(parsed, name) < 1:
             raise InputError(f"--{name.replace('_', '-')} {getattr(parsed, name)}: expected at least 1")
+    if parsed.server_test is not None and experiment.val_fraction:
+        raise InputError(
+            f"--server-test {parsed.server_test}: not together with --val-fraction {experiment.val_fraction}, by which "
+            "sites choose; leave one out"
+        )
     if parsed.fine_tune < 0:
         raise InputError(f"--fine-tune {parsed.fine_tune}: expected at least 0")
     classes = None if parsed.classes is None else [normal(name) for name in parsed.classes]
@@ -257,10 +262,10 @@ def _show_result(console: Console, out: Path, result: dict[str, Any]) -> int:
         kind = Diverged if result["status"] == "diverged" else Failed
         raise kind(result["round"], result["reason"])
     print_table(console, site_table(site_rows([compared(str(result["method"]), {0: out}, {})])))
-    accuracy = float(result["final_accuracy"] if "final_accuracy" in result else result["val_final_accuracy"])
-    console.print(
-        f"accuracy over all {100 * accuracy:.2f} %, {result['rounds']} rounds; written to {out}", highlight=False
-    )
+    names = {"test_accuracy": "of the kept model", "final_accuracy": "over all", "val_final_accuracy": "by validation"}
+    name = next(name for name in names if name in result)
+    said = f"accuracy {names[name]} {100 * float(result[name]):.2f} %, {result['rounds']} rounds"
+    console.print(f"{said}; written to {out}", highlight=False)
     return 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from fedproc.beside import FINE_TUNING_EPOCHS
 from fedproc.cli.parser import add_experiment_flags, given
 from fedproc.cli.strict import Parser
 from fedproc.cli.tables import print_table
-from fedproc.comparison.beside import has_sites, run_beside
+from fedproc.comparison.beside import asked_beside, has_sites, run_beside
 from fedproc.comparison.overrides import merged, read_toml
-from fedproc.comparison.sites import compared, site_rows
+from fedproc.comparison.sites import SiteRow, compared, site_rows
 from fedproc.effect import expect_effect
 from fedproc.errors import Diverged, Failed, InputError, suggestion
 from fedproc.experiment import Experiment
@@ -100,19 +100,22 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
         kind = Diverged if done.result["status"] == "diverged" else Failed
         raise kind(done.result["round"], done.result["reason"])
     _show(done, parsed.out, console)
-    if has_sites(experiment):
-        display = Display(console)
-        if experiment.method_type.federated and (not parsed.no_alone or parsed.fine_tune):
-            console.print("for comparison: each site by itself (--no-alone and --fine-tune 0 leave it out)")
-            how = {"fresh": parsed.fresh, "watcher": display, "interrupt": parsed.interrupt}
-            run_beside([done], not parsed.no_alone, parsed.fine_tune, parsed.out, **how)
-        rows = site_rows([compared(experiment.method, {done.seed: parsed.out}, {})])
-        if rows:
-            table = site_table(rows, "validation" if experiment.val_fraction else "test")
-            write_file(parsed.out / "sites.csv", partial(Path.write_text, data=table.csv(), encoding="utf-8"))
-            print_table(console, table)
+    if asked := asked_beside([done], not parsed.no_alone, parsed.fine_tune):
+        console.print("for comparison: each site by itself (--no-alone and --fine-tune 0 leave it out)")
+        how = {"fresh": parsed.fresh, "watcher": Display(console), "interrupt": parsed.interrupt}
+        run_beside(asked, parsed.out, **how)
+    rows = site_rows([compared(experiment.method, {done.seed: parsed.out}, {})]) if has_sites(experiment) else []
+    if rows and experiment.method_type.federated:
+        write_sites(parsed.out, rows, console)
     console.print(f"written to {parsed.out}", highlight=False)
     return 0
+
+
+def write_sites(out: Path, rows: Sequence[SiteRow], console: Console) -> None:
+    """What each site has: as sites.csv, and on the console."""
+    table = site_table(rows)
+    write_file(out / "sites.csv", partial(Path.write_text, data=table.csv(), encoding="utf-8"))
+    print_table(console, table)
 
 
 def _show(done: Run, out: Path, console: Console) -> None:

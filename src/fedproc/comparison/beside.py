@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from fedproc.beside import ALONE, FINE_TUNED, alone, fine_tuned
+from fedproc.comparison.sites import outcomes
 from fedproc.experiment import Experiment
 from fedproc.runs.folder import differences
 from fedproc.runs.keeper import file_hash
+from fedproc.runs.lock import expect_below
 from fedproc.runs.saved import read_run
 from fedproc.simulation.drive import Run
 from fedproc.simulation.workers.run import Asking, run_many
@@ -22,25 +24,42 @@ def has_sites(experiment: Experiment) -> bool:
     return experiment.partition == "natural"
 
 
-def run_beside(runs: Iterable[Run], with_alone: bool, epochs: int, home: Path, **how: Any) -> None:
-    """Beside each finished federated run of real sites: every site alone, and fine-tuned for so many epochs (0: not).
-    What is there is continued, and what belongs to another run is made again.
+def asked_beside(runs: Iterable[Run], with_alone: bool, epochs: int) -> Asking:
+    """What stands beside each finished federated run whose sites have held-out images of their own: every site alone,
+    and fine-tuned for so many epochs (0: not).
     """
     asked: dict[str, tuple[Experiment, Path | None]] = {}
     for run in runs:
         e, path = run.experiment, run.path
         if path is None or run.result["status"] != "finished" or not (has_sites(e) and e.method_type.federated):
             continue
-        made: dict[str, Experiment] = {ALONE: alone(e)} if with_alone else {}
-        if epochs and not any(name.endswith("own_accuracy") for name in run.result):  # of clients with their own models
+        if not outcomes(path):
+            continue
+        made: dict[str, Experiment] = {ALONE: alone(e, int(run.result["rounds"]))} if with_alone else {}
+        if epochs and not _personal(run, path):
             made[FINE_TUNED] = fine_tuned(e, path / "model.safetensors", epochs)
-        asked |= {f"{run.label}, {name}": (experiment, path / name) for name, experiment in made.items()}
-    fresh = how.pop("fresh", False)
+        for name, experiment in made.items():
+            expect_below(path, path / name)
+            asked[f"{run.label}, {name}"] = (experiment, path / name)
+    return asked
+
+
+def _personal(run: Run, path: Path) -> bool:
+    """Whether clients have models of their own, so that there is none of all to go on from."""
+    if not (path / "model.safetensors").is_file() or any(name.endswith("own_accuracy") for name in run.result):
+        return True
+    return (path / "models").is_dir() and not run.experiment.keep_clients
+
+
+def run_beside(asked: Asking, home: Path, **how: Any) -> list[Run]:
+    """Run them. What is there is continued, and what belongs to another run is made again."""
+    fresh, workers = how.pop("fresh", False), how.pop("workers", 1)
     old, new = _apart(asked)
-    workers = how.pop("workers", 1)
+    done: list[Run] = []
     for each, again in ((old, fresh), (new, True)):
         if each:
-            run_many(each, workers, home, fresh=again, **how)
+            done += run_many(each, workers, home / "beside", fresh=again, **how)
+    return done
 
 
 def _apart(asked: Asking) -> tuple[Asking, Asking]:

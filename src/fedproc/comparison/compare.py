@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedproc.beside import LEFT_OUT
-from fedproc.comparison.beside import has_sites, run_beside
+from fedproc.comparison.beside import asked_beside, has_sites, run_beside
 from fedproc.comparison.overrides import merged
 from fedproc.comparison.sites import SiteRow, compared, site_rows
 from fedproc.data import SOURCES
@@ -127,6 +127,7 @@ def compare(
     workers: Asked = 1,
     alone: bool = False,
     fine_tune: int = 0,
+    beside_watcher: Watcher | None = None,
     **given: Any,
 ) -> Comparison:
     """Run every method and variant with every seed; `given` are fields of Experiment shared by all.
@@ -136,7 +137,7 @@ def compare(
     asked for over (`"unfinished"`: those that are not finished with these very settings). Methods may be classes of
     your own. `workers` are processes that share the work, a number or `auto`. Where the clients are real sites,
     `alone` adds SOLO as a row, and each run is fine-tuned at each site for `fine_tune` epochs, in a folder inside its
-    own.
+    own, with `beside_watcher` looking on.
     """
     names = named(methods)
     if len(set(names)) != len(names):
@@ -202,8 +203,6 @@ def compare(
     try:
         how: Given = {"fresh": fresh, "watcher": watcher, "interrupt": interrupt}
         runs = {run.label: run for run in run_many(experiments, workers, folder, **how)}
-        if folder is not None and fine_tune:
-            run_beside(runs.values(), False, fine_tune, folder, workers=workers, **how)
         done: dict[str, list[Seeded]] = {label: [s for s in saved.get(label, []) if s.result] for label in labels}
         for label in overrides:
             done[label] += [runs[f"{label}/seed-{seed}"] for seed in seeds]
@@ -216,6 +215,8 @@ def compare(
             write_file(folder / "curves.png", draw_curves(curves(comparison)).save)
             if found := comparison.paired(f"{comparison.prefix}final_accuracy"):
                 write_file(folder / "differences.png", draw_differences(found, comparison.reference).save)
+        if folder is not None and fine_tune and (asked_too := asked_beside(runs.values(), False, fine_tune)):
+            run_beside(asked_too, folder, workers=workers, **{**how, "watcher": beside_watcher or watcher})
         return comparison
     finally:
         if lock is not None:
@@ -234,13 +235,14 @@ def _lacks_solo(given: Given, overrides: Mapping[str, Given], own: Own) -> bool:
 
 def sites_of(comparison: Comparison) -> list[SiteRow]:
     """What each real site has of each federated row, beside what it has alone."""
-    alone = {}
+    alone: dict[int, Path] = {}
     federated = []
     for row in comparison.rows:
         runs = {run.seed: run.path for run in row.runs if run.path is not None}
-        if runs and row.method == "solo":
+        kind = METHODS.get(row.method)
+        if runs and row.method == "solo" and not alone:
             alone = runs
-        elif runs:
+        elif runs and (kind is None or kind.federated):
             federated.append((row.label, runs))
     return site_rows([compared(label, runs, alone) for label, runs in federated])
 
@@ -294,7 +296,7 @@ def _check_settings(
     follows = {  # set by the data, by the method, or by what the preset has for it
         "clients": new.partition in ("natural", "file"),
         "rounds": any(kind.rounds is not Method.rounds for kind in kinds),
-        "calibrate": any(not kind.federated for kind in kinds),
+        **dict.fromkeys(LEFT_OUT, any(not kind.federated for kind in kinds)),
     }
     for run in saved:
         if run.config["data"] != new.data and {run.config["data"], new.data} & set(SOURCES):

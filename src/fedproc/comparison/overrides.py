@@ -7,7 +7,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from fedproc.errors import InputError
+from fedproc.errors import InputError, with_flags
+from fedproc.files import read_text
 from fedproc.given import gathered
 
 Given = dict[str, Any]
@@ -25,9 +26,10 @@ def merged(base: Given, over: Given) -> Given:
 def read_toml(path: Path, flag: str) -> Given:
     """A TOML file; every error names it."""
     try:
-        with path.open("rb") as file:
-            found = tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        found = tomllib.loads(read_text(path))
+    except InputError as error:
+        raise InputError(f"{flag} {with_flags(error)}") from error
+    except (OSError, ValueError, RecursionError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(f"{flag} {path}: cannot be read: {reason}") from error
     return {name.replace("-", "_") if not isinstance(value, dict) else name: value for name, value in found.items()}

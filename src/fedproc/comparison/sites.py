@@ -20,13 +20,15 @@ import numpy.typing as npt
 
 from fedproc.beside import ALONE, FINE_TUNED
 from fedproc.errors import InputError
+from fedproc.runs.keeper import file_hash
 from fedproc.runs.lines import read_lines
-from fedproc.runs.schema import SitesLine
+from fedproc.runs.schema import SitesLine, read_json
 
 Floats = npt.NDArray[np.float64]
-DRAWS = 2000
+DRAWS, AT_ONCE = 2000, 200
+TEST = "test-predictions.csv"  # of runs that hold validation images out
 LOW, HIGH = 2.5, 97.5
-MEAN = "all sites"
+MEAN = "mean over sites"
 NEEDED = ("path", "site", "group", "class", "predicted")
 
 
@@ -56,10 +58,13 @@ class Interval:
 
 @dataclass(frozen=True)
 class SiteRow:
-    """One method at one site, in shares of 1. Alone and fine-tuned are None where there was no such run."""
+    """One method at one site, in shares of 1, of test or validation images. Alone and fine-tuned are None where there
+    was no such run.
+    """
 
     site: str
     label: str
+    held_out: str
     images: float
     groups: float
     seeds: int
@@ -80,23 +85,31 @@ class Compared:
     fine_tuned: Mapping[int, Path] = field(default_factory=dict)
 
 
-def beside(folder: Path, name: str) -> Path | None:
-    """The finished run of that name inside another's folder."""
-    path = folder / name
-    return path if (path / "result.json").is_file() else None
-
-
 def compared(label: str, runs: Mapping[int, Path], alone: Mapping[int, Path]) -> Compared:
-    """A row with what stands beside it: runs alone that it shares with others, or in its own folders."""
-    inside = {seed: found for seed, path in runs.items() if (found := beside(path, ALONE)) is not None}
-    tuned = {seed: found for seed, path in runs.items() if (found := beside(path, FINE_TUNED)) is not None}
-    return Compared(label, runs, {**inside, **alone}, tuned)
+    """A row with what stands beside it: in its own folders, or runs alone that it shares with others."""
+    inside = {seed: path / ALONE for seed, path in runs.items() if _fits(path, ALONE)}
+    tuned = {seed: path / FINE_TUNED for seed, path in runs.items() if _fits(path, FINE_TUNED)}
+    return Compared(label, runs, {**alone, **inside}, tuned)
 
 
-def outcomes(folder: Path) -> dict[str, Outcome]:
-    """Of a run's model at each site: from predictions.csv, or from the counts that sites told."""
-    path = folder / "predictions.csv"
-    if path.is_file():
+def _fits(folder: Path, name: str) -> bool:
+    """Whether the run beside another one is finished, and was made for what that one is now."""
+    if (read_json(folder / name / "result.json") or {}).get("status") != "finished":
+        return False
+    own, config = read_json(folder / name / "config.json") or {}, read_json(folder / "config.json") or {}
+    if name == FINE_TUNED:
+        model = folder / "model.safetensors"  # which a federation may have left at its server
+        return not model.is_file() or own.get("start_from_sha256") == file_hash(model)
+    rounds = (read_json(folder / "result.json") or {}).get("rounds", 0)
+    return bool((own.get("solo") or {}).get("epochs") == rounds * int(config.get("epochs", 0)))
+
+
+def outcomes(folder: Path, test: bool = False) -> dict[str, Outcome]:
+    """Of a run's model at each site: from the predictions of its held-out images, or (`test`) of the test images beside
+    them; else from the counts that sites told.
+    """
+    path = folder / (TEST if test else "predictions.csv")
+    if path.is_file() or test:
         return _predicted(path)
     lines = read_lines(folder / "sites.jsonl", SitesLine)
     told: dict[str, Any] = lines[-1]["sites"] if lines else {}
@@ -130,27 +143,36 @@ def _predicted(path: Path) -> dict[str, Outcome]:
 
 
 def site_rows(rows: Sequence[Compared]) -> list[SiteRow]:
-    """Every site with every row, sites in order, and the mean over sites where there are several; empty where nothing
-    says what sites have.
+    """Every site with every row, sites in order, and the mean over those that train where there are several; empty
+    where nothing says what sites have. Seeds that lack a run beside them are left out where others have one.
     """
     found: dict[tuple[str, str], _AtSite] = {}
+    of: dict[str, str] = {}
     for row in rows:
-        models = [
-            (
-                outcomes(path),
-                outcomes(row.alone[seed]) if seed in row.alone else {},
-                outcomes(row.fine_tuned[seed]) if seed in row.fine_tuned else {},
-            )
-            for seed, path in row.runs.items()
-        ]
-        sites = sorted({site for own, _, _ in models for site in own})
-        at = [_at_site([tuple(each.get(site) for each in kinds) for kinds in models]) for site in sites]
+        beside = [each for each in (row.alone, row.fine_tuned) if set(each) & set(row.runs)]
+        seeds = [seed for seed in row.runs if all(seed in each for each in beside)]
+        folders = [[row.runs[seed], *(each[seed] for each in beside)] for seed in seeds]
+        test = bool(folders) and all((path / TEST).is_file() for each in folders for path in each)
+        of[row.label] = "test" if test or not _validated(folders) else "validation"
+        models = []
+        for seed in seeds:
+            kinds = (row.runs[seed], row.alone.get(seed), row.fine_tuned.get(seed))
+            models.append([outcomes(path, test) if path is not None else {} for path in kinds])
+        sites = sorted({site for kinds in models for site in kinds[0]})
+        at = [_at_site([[each.get(site) for each in kinds] for kinds in models]) for site in sites]
         found |= {(site, row.label): each for site, each in zip(sites, at, strict=True)}
-        if len(sites) > 1:
-            found[MEAN, row.label] = _mean(at)
+        most = max((len(each.kinds) for each in at), default=0)
+        training = [each for each in at if len(each.kinds) == most]
+        if len(training) > 1:
+            found[MEAN, row.label] = _mean(training)
     labels = [row.label for row in rows]
     ordered = sorted(found, key=lambda key: (key[0] == MEAN, key[0], labels.index(key[1])))
-    return [found[key].row(*key) for key in ordered]
+    return [found[key].row(*key, of[key[1]]) for key in ordered]
+
+
+def _validated(folders: Sequence[Sequence[Path]]) -> bool:
+    """Whether the held-out images of these runs are validation images."""
+    return any((read_json(each[0] / "config.json") or {}).get("val_fraction") for each in folders)
 
 
 @dataclass(frozen=True)
@@ -162,13 +184,13 @@ class _AtSite:
     seeds: int
     kinds: Mapping[str, _Drawn]
 
-    def row(self, site: str, label: str) -> SiteRow:
+    def row(self, site: str, label: str, held_out: str) -> SiteRow:
         found = dict(self.kinds)
         for kind, gain in (("federated", "gain"), ("fine_tuned", "fine_tuned_gain")):
             if kind in found and "alone" in found:
                 found[gain] = found[kind] - found["alone"]
         shown = {name: drawn.interval() for name, drawn in found.items()}
-        return SiteRow(site, label, self.images, self.groups, self.seeds, **shown)
+        return SiteRow(site, label, held_out, self.images, self.groups, self.seeds, **shown)
 
 
 def _at_site(models: Sequence[Sequence[Outcome | None]]) -> _AtSite:
@@ -179,7 +201,8 @@ def _at_site(models: Sequence[Sequence[Outcome | None]]) -> _AtSite:
     kinds = {}
     for place, name in enumerate(("federated", "alone", "fine_tuned")):
         whole = [outcome for each in there if (outcome := each[place]) is not None]
-        if len(whole) == len(first):
+        same = [set(one.groups) == set(other.groups) for one, other in zip(whole, first, strict=False)]
+        if len(whole) == len(first) and all(same):  # of the same images
             kinds[name] = draws.of(whole)
     images = float(np.mean([one.images.sum() for one in first]))
     return _AtSite(images, float(np.mean([len(one.groups) for one in first])), len(first), kinds)
@@ -221,8 +244,14 @@ class _Draws:
         said = "\0".join(self._names) or repr([(run.images.tolist(), run.correct.tolist()) for run in runs])
         self._random = np.random.default_rng(zlib.crc32(said.encode()))  # sites are drawn apart from each other
         self._place = {name: place for place, name in enumerate(self._names)}
-        count = len(self._names)
-        self._times = self._random.multinomial(count, np.full(count, 1 / count), DRAWS) if count else None
+        self._times = self._drawn(len(self._names)) if self._names else None
+
+    def _drawn(self, count: int) -> npt.NDArray[np.uint16]:
+        """(draws, groups), some draws at a time, since there may be many images."""
+        times = np.empty((DRAWS, count), dtype=np.uint16)
+        for start in range(0, DRAWS, AT_ONCE):
+            times[start : start + AT_ONCE] = self._random.multinomial(count, np.full(count, 1 / count), AT_ONCE)
+        return times
 
     def of(self, runs: Sequence[Outcome]) -> _Drawn:
         each = [self._accuracy(run) for run in runs]
@@ -233,7 +262,10 @@ class _Draws:
             total = int(run.images.sum())
             drawn: Floats = self._random.binomial(total, run.accuracy, DRAWS) / total
             return drawn
-        times = self._times[:, [self._place[group] for group in run.groups]]
-        images = times @ run.images
-        right = times @ run.correct
-        return np.where(images > 0, right / np.maximum(images, 1), run.accuracy)
+        places = [self._place[group] for group in run.groups]
+        parts = []
+        for start in range(0, DRAWS, AT_ONCE):
+            times = self._times[start : start + AT_ONCE, places].astype(np.float64)
+            images = times @ run.images
+            parts.append(np.where(images > 0, times @ run.correct / np.maximum(images, 1), run.accuracy))
+        return np.concatenate(parts)

@@ -21,7 +21,7 @@ from nvflare.apis.signal import Signal
 from fedproc.beside import ALONE, FINE_TUNED
 from fedproc.errors import InputError, RunError
 from fedproc.experiment import Experiment
-from fedproc.federate.driver import Driver, Options, beside_name
+from fedproc.federate.driver import Driver, Options
 from fedproc.federate.lifeline import end_with_parent
 from fedproc.federate.log import say
 from fedproc.federate.names import BODY, HEAD, LARGEST_MESSAGE, RESULT, TASK, TOPIC
@@ -84,7 +84,9 @@ class RoundsController(Controller):  # type: ignore[misc]
         """Put the run's folder, and those of the runs beside it, where they can be downloaded from."""
         ignored = shutil.ignore_patterns("checkpoint", ".tmp-*", ".lock*")
         beside = [
-            (beside_name(self._run, kind, int(self._config["rounds"])), target / kind) for kind in (ALONE, FINE_TUNED)
+            (found[-1].parent.name, target / kind)
+            for kind in (ALONE, FINE_TUNED)
+            if (found := sorted(home.glob(f"{self._run}-{kind}-*/config.json"), key=lambda path: path.stat().st_mtime))
         ]
         for name, place in [(self._run, target), *beside]:
             if (home / name).is_dir():

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedproc.beside import ALONE, FINE_TUNED, FINE_TUNING_EPOCHS, alone, fine_tuned
 from fedproc.data import FEDERATION, source_of
 from fedproc.data.outline import batch_size_for, epochs_for
-from fedproc.errors import Diverged, Failed, MethodError, RunError
+from fedproc.errors import Diverged, Failed, InputError, MethodError, RunError
 from fedproc.experiment import Experiment
 from fedproc.federate.joining import Agreed, Invitation, Joined, Look, Ready, Said, Seen, heard, kind_of, tell
 from fedproc.federate.server_run import Agreement, ServerRun, agree_on_look, checked_seen, code_of, pooled_pixels
@@ -179,18 +179,20 @@ class Driver:
         folder = self._home / self._run
         if self._options.alone:
             took_part = [set(record.get("took_part", ())) for record in self.records]
-            self._play_one_beside(alone(e), ALONE, took_part)
+            self._play_one_beside(alone(e, len(self.records)), ALONE, str(len(self.records)), took_part)
         if epochs and self._whole:
             everyone = {client for record in self.records for client in record.get("took_part", ())}
-            self._play_one_beside(fine_tuned(e, folder / "model.safetensors", epochs), FINE_TUNED, [everyone] * epochs)
+            tuned = fine_tuned(e, folder / "model.safetensors", epochs)
+            number = f"{len(self.records)}x{epochs}"
+            self._play_one_beside(tuned, FINE_TUNED, number, [everyone] * epochs)
         return "finished"
 
-    def _play_one_beside(self, experiment: Experiment, kind: str, took_part: list[set[int]]) -> None:
+    def _play_one_beside(self, experiment: Experiment, kind: str, number: str, took_part: list[set[int]]) -> None:
         self._say(f"each site now trains {kind.replace('-', ' ')}, for comparison")
         self._kind = kind
         try:
-            self._play_run(experiment, beside_name(self._run, kind, self._experiment.rounds), took_part)
-        except TooFew as error:
+            self._play_run(experiment, f"{self._run}-{kind}-{number}", took_part)
+        except (TooFew, InputError) as error:
             self._say(f"that was given up: {error}")
 
     def _play_run(self, experiment: Experiment, run: str, took_part: list[set[int]] | None) -> Outcome:
@@ -510,11 +512,6 @@ class Driver:
     def _note_refusal(self, site: str, reason: str, round_number: int = 0) -> None:
         self.status.refusals.append({"site": site, "round": round_number, "reason": reason})
         del self.status.refusals[:-REFUSALS]
-
-
-def beside_name(run: str, kind: str, rounds: int) -> str:
-    """What the run is called that stands beside one of so many rounds; with more, it is another."""
-    return f"{run}-{kind}-{rounds}"
 
 
 def _claim(keeper: ServerRun, folder: Path) -> None:

@@ -111,7 +111,8 @@ class Supervisor:
     def _done(self) -> Record | None:
         """The result, if it has been brought here already."""
         found = read_json(self.out / "result.json")
-        return found if found is not None and found.get("rounds") == self.experiment.rounds else None
+        early = self.experiment.patience is not None
+        return found if found is not None and (early or found.get("rounds") == self.experiment.rounds) else None
 
     def _claim(self) -> str:
         """The run's name, which is in the folder from the first time on."""

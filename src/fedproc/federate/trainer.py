@@ -315,7 +315,11 @@ def _stamp(files: Files) -> str:
     digest = hashlib.sha256()
     for item in (*files.train, *files.test):
         about = os.stat(item.picture.name)
-        digest.update(f"{item.picture.name}\0{item.label}\0{about.st_size}\0{about.st_mtime_ns}\n".encode())
+        digest.update(
+            f"{item.picture.name}\0{item.label}\0{about.st_size}\0{about.st_mtime_ns}\n".encode(
+                "utf-8", "surrogateescape"
+            )
+        )
     return digest.hexdigest()
 
 

@@ -70,9 +70,11 @@ class Plan:
 
     def over(self, state: State) -> bool:
         """Whether the last round is done, or none was better for too long."""
-        late = self.patience is not None and state.kept is not None
-        waited = state.round - state.kept.round if late and state.kept is not None else 0
-        return state.round >= self.rounds or (late and waited >= (self.patience or 0))
+        if state.round >= self.rounds:
+            return True
+        if self.patience is None or state.kept is None or not self.evaluates_regularly(state.round - 1):
+            return False
+        return state.round - state.kept.round >= self.patience
 
     def evaluates_regularly(self, t: int) -> bool:
         """Whether round t is evaluated even when it is not the last."""

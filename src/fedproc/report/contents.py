@@ -176,9 +176,8 @@ def _sites(page: Page, name: str, group: Group) -> list[str]:
     rows = sites_of(group.comparison)
     if not rows:
         return []
-    held_out = "validation" if group.comparison.prefix else "test"
-    parts = ["<h3>Did it help each site?</h3>", page.table(f"{name}-sites", site_table(rows, held_out))]
-    if (drawn := draw_gains(rows, held_out)) is not None:
+    parts = ["<h3>Did it help each site?</h3>", page.table(f"{name}-sites", site_table(rows))]
+    if (drawn := draw_gains(rows)) is not None:
         parts.append(page.figure(f"{name}-gains", drawn, "Gain of each site over training alone"))
     return parts
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedproc.errors import InputError
+from fedproc.files import read_text
 from fedproc.report.page import Page
 from fedproc.report.tables import Shown, Table
 
@@ -26,8 +29,12 @@ def add_searches(page: Page, folders: Sequence[Path]) -> None:
 
 
 def _table(path: Path, title: str) -> Table:
-    with path.open(encoding="utf-8", newline="") as file:
-        heads, *rows = csv.reader(file)
+    try:
+        heads, *rows = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
+        if not heads or any(len(row) != len(heads) for row in rows):
+            raise ValueError("lines of different lengths")
+    except (OSError, ValueError, csv.Error) as error:
+        raise InputError(f"{path}: expected what `fedproc sweep` wrote, got something else: {error}") from error
     return Table(title, heads, [[_cell(text) for text in row] for row in rows])
 
 

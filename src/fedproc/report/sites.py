@@ -16,8 +16,8 @@ NOTE = (
 )
 
 
-def site_table(rows: Sequence[SiteRow], held_out: str = "test") -> Table:
-    """One row for each site and method; `held_out`: of test or validation images."""
+def site_table(rows: Sequence[SiteRow]) -> Table:
+    """One row for each site and method."""
     alone, tuned = any(row.alone for row in rows), any(row.fine_tuned for row in rows)
     grouped = any(row.groups and round(row.groups) != round(row.images) for row in rows)
     heads = ["site", "method", "images"]
@@ -37,7 +37,11 @@ def site_table(rows: Sequence[SiteRow], held_out: str = "test") -> Table:
     what = "groups of images" if grouped else "images"
     seeds = max((row.seeds for row in rows), default=1)
     over = "" if seeds == 1 else f"; means over {seeds} seeds"
-    return Table(TITLE.format(held_out=held_out), heads, cells, NOTE.format(what=what, seeds=over))
+    return Table(TITLE.format(held_out=_held_out(rows)), heads, cells, NOTE.format(what=what, seeds=over))
+
+
+def _held_out(rows: Sequence[SiteRow]) -> str:
+    return " or ".join(dict.fromkeys(row.held_out for row in rows)) or "test"
 
 
 def _accuracy(found: Interval | None, name: str) -> Shown:
@@ -55,7 +59,7 @@ def _gain(found: Interval | None, name: str) -> Shown:
     return Shown(text, 100 * found.value, more)
 
 
-def draw_gains(rows: Sequence[SiteRow], held_out: str = "test") -> Picture | None:
+def draw_gains(rows: Sequence[SiteRow]) -> Picture | None:
     """The gain over training alone of each site and method, with its interval; fine-tuned ones hollow."""
     shown = [row for row in rows if row.gain is not None]
     if not shown:
@@ -90,7 +94,7 @@ def draw_gains(rows: Sequence[SiteRow], held_out: str = "test") -> Picture | Non
             made.points(panel, value, at, look.colour, texts)
     panel.set_yticks(range(len(sites)), [plain(site) for site in sites])
     panel.invert_yaxis()
-    panel.set_xlabel(f"gain over training alone, points of accuracy on the site's own {held_out} images")
+    panel.set_xlabel(f"gain over training alone, points of accuracy on the site's own {_held_out(rows)} images")
     panel.spines[["top", "right"]].set_visible(False)
     panel.legend(frameon=False, fontsize=8, ncols=2, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return made

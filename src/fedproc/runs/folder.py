@@ -23,6 +23,7 @@ from typing import Any
 
 from torch import Tensor
 
+from fedproc.cells import safe_cell
 from fedproc.data import SOURCES
 from fedproc.errors import InputError, with_flags
 from fedproc.experiment import FREE, IMPLIED
@@ -206,6 +207,7 @@ class RunFolder:
             checkpoint.confirm(self._file("checkpoint"), old, accepted)
             for name, each in new.items():
                 lines.rewrite(self._file(name), each)
+        made.remove(self.path, "predictions.csv", "test-predictions.csv", "sites.csv")
         self.forget_result()
         made.remove(self.path, "models", "model.onnx")
 
@@ -254,7 +256,8 @@ class RunFolder:
 
         def fill(temporary: Path) -> None:
             with temporary.open("w", encoding="utf-8", newline="") as file:
-                csv.writer(file).writerows([("path", "class", "site", "group", "split"), *rows])
+                csv.writer(file).writerow(("path", "class", "site", "group", "split"))
+                csv.writer(file).writerows([safe_cell(cell) for cell in row] for row in rows)
 
         if rows and not path.exists():
             write_file(path, fill)

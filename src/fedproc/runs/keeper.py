@@ -171,8 +171,9 @@ class Keeper:
         if all((folder.path / name).exists() for name in names):
             return
         try:
-            found = folder.newest_checkpoint(self.plan.rounds)
-            if found is None or found.values.round != self.plan.rounds:
+            last = int((self.result or {}).get("rounds", self.plan.rounds))
+            found = folder.newest_checkpoint(last)
+            if found is None or found.values.round != last:
                 raise RunError(f"{folder.path}: there is no checkpoint of its last round")
             self._adopt(found)
         except RunError as error:

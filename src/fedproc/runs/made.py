@@ -31,6 +31,7 @@ MADE = re.compile(
     rf"tensorboard/({TENSORBOARD})|mlflow/({MLFLOW})|wandb/({WANDB})"
 )
 FOLDERS = ("checkpoint", "clients", "models", "tensorboard")
+TRACKERS = ("mlflow", "wandb")
 
 
 def expect_no_links(folder: Path) -> None:
@@ -42,6 +43,9 @@ def expect_no_links(folder: Path) -> None:
             for name in _below(folder, entry.name):
                 if (what := kind_of(folder / name)) is not None:
                     raise _foreign(folder / name, what)
+        elif entry.name in TRACKERS:  # in which some links are the trackers' own
+            if (what := kind_of(entry)) not in (None, "a folder"):
+                raise _foreign(entry, what)
         elif re.fullmatch(TOP, entry.name) and (what := kind_of(entry)) is not None:
             raise _foreign(entry, what)
 

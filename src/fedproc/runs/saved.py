@@ -40,7 +40,7 @@ LATER = {  # fields that came after the first format
     "start_from": None,
     "keep": "last",
     "patience": None,
-    "predictions": False,
+    "predictions": "none",
     "optimizer": "sgd",
     "adam_beta1": 0.9,
     "adam_beta2": 0.999,

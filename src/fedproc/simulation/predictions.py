@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedproc.cells import safe_cell
 from fedproc.data import Images
+from fedproc.data.names import readable
 from fedproc.lanes.evaluate import CHUNK, HeldOut
 from fedproc.lanes.setting import Setting
 from fedproc.protocol.weights import Weights
@@ -25,7 +27,7 @@ def write_predictions(path: Path, setting: Setting, images: Images, held_out: He
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(HEADS)
-        writer.writerows(_rows(setting, images, held_out, models))
+        writer.writerows([safe_cell(cell) for cell in row] for row in _rows(setting, images, held_out, models))
 
 
 def _rows(setting: Setting, images: Images, held_out: HeldOut, models: Models) -> Iterator[list[str]]:
@@ -41,7 +43,7 @@ def _rows(setting: Setting, images: Images, held_out: HeldOut, models: Models) -
     for place, image in enumerate(index.tolist()):
         if predicted[place] >= 0:
             yield [
-                split.names[image] if split.names is not None else f"{part}/{image}",
+                readable(split.names[image]) if split.names is not None else f"{part}/{image}",
                 images.site_names[split.sites[image]] if split.sites is not None else "",
                 images.group_names[split.groups[image]] if split.groups is not None else "",
                 images.class_names[split.labels[image]],

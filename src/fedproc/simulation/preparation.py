@@ -109,7 +109,7 @@ def prepare(
     names = site_names(e, images)
     numbers = [str(client) for client in range(len(training))]
     real = bool(names) and len(names) == len(training)
-    owned = real and (e.val_fraction > 0 or images.test.sites is not None)
+    owned = real and (images.test.sites is not None or (e.val_fraction > 0 and e.keep == "last"))
     plan = assembly.plan(names if real else numbers, run, real_sites=owned)
     indices = [torch.from_numpy(own).to(device) for own in training]
     clients = ClientData.of_all(indices, bank.labels, images.classes, assembly.spec.dtype)

@@ -75,12 +75,14 @@ class Session(Keeper):
         return site_names(self.experiment, self.images)
 
     def write_beside(self, folder: RunFolder) -> None:
-        if not self.experiment.predictions:
+        wanted = self.experiment.predictions
+        if wanted == "none":
             return
         models: dict[int | None, Weights] = {None: self.state.weights}
         asked = {"predictions.csv": self.held_out}
         if self.plan.keep == "best" and self.state.kept is not None:
-            models = {None: self.state.kept.weights}
+            models, wanted = {None: self.state.kept.weights}, "test"
+        if wanted == "test" and self.test is not self.held_out:
             asked["test-predictions.csv"] = self.test
         if self.plan.shared is not None:
             own = {client: self.states.latest(client) for client in range(len(self.clients))}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedproc.comparison.overrides import merged
+from fedproc.effect import expect_effect
 from fedproc.errors import InputError, with_flags
 from fedproc.experiment import FREE, Experiment
 from fedproc.files import write_json
@@ -170,6 +171,7 @@ def make_plan(
     plan = Plan(tuple(rows), tuple(rungs), trials, search, seed, batch, score, space, held_out)
     for row in plan.rows:
         _check_row(plan, row)
+    expect_effect(given, [plan.experiment(row, {}, 0, 0) for row in plan.rows])
     return plan
 
 
@@ -194,6 +196,8 @@ def _check_row(plan: Plan, row: PlannedRow) -> None:
         raise InputError(f"{row.label}: {with_flags(error)}") from error
     if experiment.val_fraction == 0:
         raise InputError("--val-fraction 0: a search needs validation samples, since it never looks at the test set")
+    if experiment.keep == "best":
+        raise InputError("--keep best: meets the test images, at which a search never looks; leave it out")
     for name, domain in row.domains.items():
         values: Sequence[Value] = getattr(domain, "values", None) or (domain.at(0.0), domain.at(1.0 - 1e-9))
         for value in values:

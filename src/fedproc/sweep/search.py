@@ -15,7 +15,7 @@ from fedproc.errors import InputError
 from fedproc.experiment import Experiment
 from fedproc.files import write_json
 from fedproc.methods.plugin import all_methods
-from fedproc.runs.lock import Lock, expect_folder
+from fedproc.runs.lock import Lock, expect_below, expect_folder
 from fedproc.runs.saved import read_run
 from fedproc.simulation.interrupt import Interrupt
 from fedproc.simulation.watching import Watcher
@@ -146,6 +146,7 @@ class _Search:
             for number in chosen[row.label]:
                 for seed in self._plan.rungs[rung].seeds:
                     home = self._home(row, number, rung, seed)
+                    expect_below(self._folder, home)
                     if self._result(home, rung) is None:
                         experiment = self._plan.experiment(row, self._recorded[row.label][number], rung, seed)
                         asked[str(home.relative_to(self._folder))] = (experiment, home)

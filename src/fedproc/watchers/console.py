@@ -50,6 +50,7 @@ class Display:
             MofNCompleteColumn(),
             TextColumn("{task.fields[state]}"),
         )
+        self._tasks, self._together = {}, None  # those of an earlier beginning are gone
         self._progress = Progress(*columns, console=self._console)
         for run in self._runs:
             self._tasks[run.label] = self._progress.add_task(

@@ -74,7 +74,9 @@ def left(path: Path | None, rounds: int, fresh: Fresh) -> float:
         return 1.0
     if fresh == "unfinished" and not (path / "result.json").is_file():
         return 1.0
-    if (path / "result.json").is_file() and (read_json(path / "result.json") or {}).get("status") == "diverged":
+    result = read_json(path / "result.json") or {}
+    config = read_json(path / "config.json") or {}
+    if result.get("status") == "diverged" or (result and config.get("rounds") == rounds):
         return 0.0
     done = (path / "metrics.jsonl").read_bytes().count(b"\n")
     return max(0.0, 1 - done / rounds)
