@@ -81,7 +81,7 @@ def test_several_seeds_give_paired_differences_to_fedproc(tmp_path: Path, capsys
     for one in found["differences"]:
         expected = np.mean(np.subtract(finals(one["row"]), finals("fedproc")))
         assert one["column"] == column and one["difference"] == pytest.approx(expected)
-        assert one["low"] <= one["difference"] <= one["high"]
+        assert one["low"] is None and one["high"] is None  # two seeds are too few for an interval
     with (folder / "differences.csv").open() as file:
         told = [float(row["difference to fedproc"]) for row in csv.DictReader(file)]
     assert told == pytest.approx([100 * one["difference"] for one in found["differences"]])
