@@ -20,7 +20,7 @@ NUMBER = re.compile(r"[-+]?[\d.,]+")
 
 def escaped(text: str) -> str:
     """Any text, as LaTeX prints it; a minus and no hyphen before a number."""
-    line = " ".join(text.split()).translate(SIGNS)
+    line = re.sub(r"\s+", " ", text).translate(SIGNS)
     plain = re.sub("-(?=-)", "-\0", line).replace("\0", "{}")  # two hyphens are no dash
     return re.sub(r"(?<!\S)-(?=\d)", "$-$", plain)
 
