@@ -142,7 +142,7 @@ class Cluster:
     def words(self, out: str, **given: Any) -> list[str]:
         base = {
             "rounds": 3, "epochs": 2, "batch_size": 8, "lr": 0.01, "min_sites": 1, "wait": 30,
-            "timeout": 60,
+            "timeout": 60, "preset": "paper", "fine_tune": 0,
         }  # fmt: skip
         flags = [
             f"--{name.replace('_', '-')}={value}" for name, value in {**base, **given}.items() if value is not True

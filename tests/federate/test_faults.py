@@ -349,7 +349,7 @@ def _cut_and_join(tmp_path: Path, host: str, space: str, ip: object, processes: 
     started = Running(
         tmp_path / "start.out", "federate", "start", str(kits / "admin"), "--out", str(tmp_path / "out"), "--rounds=40",
         "--epochs=20", "--batch-size=8", "--lr=0.01", "--min-sites=1", "--timeout=120", "--no-alone",
-        "--method=scaffold",
+        "--fine-tune=0", "--method=scaffold",
     )  # fmt: skip
     processes.append(started)
     in_round(started, 2)
