@@ -13,7 +13,8 @@ from PIL import Image
 
 from fedproc.comparison.sites import MEAN, Compared, compared, outcomes, site_rows
 from fedproc.errors import InputError
-from fedproc.report.sites import draw_gains, site_table
+from fedproc.report.gains import draw_gains
+from fedproc.report.sites import site_table
 from fedproc.runs.lines import append_line
 
 HEADS = ["path", "site", "group", "class", "predicted", "probability"]

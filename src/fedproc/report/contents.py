@@ -18,11 +18,12 @@ from fedproc.figures.differences import draw_differences
 from fedproc.figures.style import lines
 from fedproc.paper.exhibits import EXHIBITS, REFERENCE
 from fedproc.report.families import families_of, finals, validated
+from fedproc.report.gains import draw_gains
 from fedproc.report.gather import Exhibited, Gathered, Group, gather, many
 from fedproc.report.heatmaps import draw_classes, draw_confusions, draw_holdings
 from fedproc.report.page import Page, claim
 from fedproc.report.searches import add_searches
-from fedproc.report.sites import draw_gains, site_table
+from fedproc.report.sites import site_table
 from fedproc.report.summary import (
     EXPLORATORY,
     accuracies,
