@@ -4,7 +4,7 @@
 # make lint   ruff and mypy
 # make docs   the documentation site, into site/: open site/index.html
 # make package  sdist and wheel, into dist/, checked and tried in an empty environment
-# make attack kills, damage, full disks and hostile inputs for ten minutes
+# make attack kills, damage, full disks and hostile inputs for some minutes
 # make audit  known weaknesses of the packages that are used
 PYTHON ?= python3
 VENV ?= .venv
