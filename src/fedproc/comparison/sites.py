@@ -28,7 +28,7 @@ Floats = npt.NDArray[np.float64]
 DRAWS, AT_ONCE = 2000, 200
 TEST = "test-predictions.csv"  # of runs that hold validation images out
 LOW, HIGH = 2.5, 97.5
-MEAN = "mean over sites"
+MEAN = "mean"
 NEEDED = ("path", "site", "group", "class", "predicted")
 
 
