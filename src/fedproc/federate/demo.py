@@ -25,7 +25,7 @@ from fedproc.federate.driver import Options
 from fedproc.federate.session import Lost, Session
 from fedproc.federate.supervisor import Display, Supervisor
 
-RUN = re.compile(r"run-[0-9a-f]{8}(-alone-\d+|-fine-tuned-\d+)? ")
+RUN = re.compile(r"run-[0-9a-f]{8}(?:-(alone|fine-tuned)-[\dx]+)? ")
 NAMES = ("north", "south", "west")
 TRAINING, TESTING = 600, 10  # images of the embedded data that the sites share; test images beside are not needed
 GIVEN: dict[str, Any] = {"rounds": 15, "epochs": 5, "batch_size": 16, "normalize": "measured", "smallest_class": 5}
@@ -100,7 +100,8 @@ def _lines_of_sites(out: Path, show: Callable[[str], None]) -> Iterator[None]:
             for name, tail in tails.items():
                 for line in tail.lines():
                     if "evaluate" not in line:
-                        show(f"{line[11:19]} {name:>6} | {RUN.sub('', line[20:])}")
+                        said = RUN.sub(lambda found: f"{found[1]}, " if found[1] else "", line[20:])
+                        show(f"{line[11:19]} {name:>6} | {said}")
 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()
