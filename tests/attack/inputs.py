@@ -297,7 +297,7 @@ def images(tally: Tally, place: Path, seconds: float, seed: int) -> None:
         content = changed(files[which % len(files)], changes)
 
         def decode() -> None:
-            pixels = Picture("x.png", lambda: content).decode(16, 3)
+            pixels = Picture("x.png", lambda: content).decode(16, 3, "pad")
             assert pixels.shape == (3, 16, 16) and pixels.dtype == np.uint8
 
         return told(decode)

@@ -186,9 +186,9 @@ def test_fine_tuning_stands_beside(place: Place) -> None:
     model = run(together, place.folder / "together").path
     assert model is not None
     run(fine_tuned(together, model / "model.safetensors", 2), place.folder / "tuned")
-    found = sites_of(place.folder / "runs/run-fine-tuned-3")
+    found = sites_of(place.folder / "runs/run-fine-tuned-3x2")
     assert len(found) == 1 and found == sites_of(place.folder / "tuned")
-    config = json.loads((place.folder / "runs/run-fine-tuned-3/config.json").read_text())
+    config = json.loads((place.folder / "runs/run-fine-tuned-3x2/config.json").read_text())
     assert config["start_from_sha256"] == file_hash(model / "model.safetensors")
 
 

@@ -32,7 +32,7 @@ def test_two_sites_train_what_the_simulator_trains_and_each_sees_its_gain(two: C
     alone = json.loads((out / "alone/sites.jsonl").read_text().splitlines()[-1])["sites"]
     assert set(alone) == {"a", "b"}
     tuned = json.loads((out / "fine-tuned/config.json").read_text())
-    assert (tuned["method"], tuned["rounds"]) == ("solo", 2) and "fine-tuned, round 2 of 2: 2 sites" in said
+    assert (tuned["method"], tuned["rounds"]) == ("solo", 2)
     # the result is a run like any other
     image = next((two.folder / "images/a").glob("test-cat-*.png"))
     table = two.folder / "predictions.csv"

@@ -42,7 +42,9 @@ class Listing(Tracker):
 
 
 def trained(pictures: Path, out: Path, rounds: int, tracker: Tracker | None) -> Run:
-    experiment = Experiment(method="fedprox", data=str(pictures), rounds=rounds, fedprox={"mu": 0.5}, **TOY)
+    experiment = Experiment(
+        preset="paper", method="fedprox", data=str(pictures), rounds=rounds, fedprox={"mu": 0.5}, **TOY
+    )
     done = drive.run(experiment, out, watcher=tracker)
     finish([tracker] if tracker else [], [done])
     return done
