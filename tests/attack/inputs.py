@@ -171,7 +171,8 @@ def command_lines(tally: Tally, place: Path, seconds: float, seed: int) -> None:
             Image.new("L", (16, 16), 20 * number + 5 * len(name)).save(pictures / name / f"{number}.png")
     parser = build_parser()
     flags = sorted({word for one in parser._parsers() for word in one._option_string_actions if word.startswith("--")})
-    flags = [flag for flag in flags if flag not in ("--open", "--page", "--help", "--version", "--workers")]
+    shown = ("--open", "--page", "--help", "--version", "--workers", "--debug")  # the last is there to show tracebacks
+    flags = [flag for flag in flags if flag not in shown]
     values = ODD_TEXT | st.sampled_from(["1", "2", "true", "false", "auto", "fedavg", "scaffold", "0.5", str(pictures)])
     values = values.filter(lambda text: "\x00" not in text)
     small = (

@@ -86,7 +86,13 @@ class Row:
 
     def by_seed(self, name: str) -> dict[int, float]:
         """A number of result.json for each seed that finished."""
-        return {run.seed: run.result[name] for run in self.runs if name in run.result}
+        found = {run.seed: run.result[name] for run in self.runs if name in run.result}
+        for seed, value in found.items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise InputError(
+                    f"result.json of {self.label}, seed {seed}: {name} {str(value)[:60]}: expected a number"
+                )
+        return found
 
     def spread(self, name: str) -> tuple[float, float | None] | None:
         """Mean and sample deviation over seeds of a number of result.json; no deviation of one seed."""
