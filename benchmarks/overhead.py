@@ -47,7 +47,7 @@ def main() -> None:
         (method, *(cell for n in given.networks for cell in (found[n][method], found[n][method] / found[n]["fedavg"])))
         for method in given.methods
     ]
-    show("seconds a round", ["method", *(c for n in given.networks for c in (n, "over FedAvg"))], rows)
+    show("seconds per round", ["method", *(c for n in given.networks for c in (n, "over FedAvg"))], rows)
     save(given.out, {"seconds_a_round": found})
 
 

@@ -131,7 +131,7 @@ def main() -> None:
         results.append(row)
         print(
             f"{name}: MPS {'yes' if row['mps'] else 'no'}, {wall:.1f} s for {given.rounds} rounds of {runs} runs; "
-            f"{pace:.3f} s a round, fixed {row['fixed_seconds']:.1f} s; "
+            f"{pace:.3f} s per round, fixed {row['fixed_seconds']:.1f} s; "
             f"at {FULL} rounds {full:.0f} s, {full / runs:.2f} s a run",
             flush=True,
         )

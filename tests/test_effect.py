@@ -96,7 +96,7 @@ def test_clients_are_the_sites_that_the_data_name(hospitals: Path, capsys: pytes
 
 
 def test_few_images_make_small_batches(hospitals: Path) -> None:
-    """The median site trains on 48 of 60 images: six batches of 8, sixty steps a round."""
+    """The median site trains on 48 of 60 images: six batches of 8, sixty steps per round."""
     found = Experiment(data=str(hospitals))
     assert (found.batch_size, found.epochs, found.rounds) == (8, 10, 100)
     assert Experiment(data=str(hospitals), batch_size=48).epochs == 20
@@ -138,6 +138,6 @@ def test_wrong_numbers_are_told_under_their_own_names(hospitals: Path, field: st
 
 def test_a_client_that_takes_few_steps_is_told() -> None:
     (line,) = few_steps([48, 400, 30], ["a", "b", "c"], 64, 3)
-    assert "2 of 3 clients take fewer than 5 steps a round" in line and "client a 3, of 48 images" in line
+    assert "2 of 3 clients take fewer than 5 steps per round" in line and "client a 3, of 48 images" in line
     assert "smaller --batch-size than 64" in line
     assert few_steps([48, 400], ["a", "b"], 8, 1) == []

@@ -45,6 +45,6 @@ def batch_size_for(sizes: Sequence[float]) -> int:
 
 
 def epochs_for(sizes: Sequence[float], batch_size: int, usual: int) -> int:
-    """The usual ones, or as many as give the median client enough steps a round."""
+    """The usual ones, or as many as give the median client enough steps per round."""
     steps = max(1, int(statistics.median(sizes)) // batch_size)
     return max(usual, -(-STEPS // steps))

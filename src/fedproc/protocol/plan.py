@@ -51,8 +51,10 @@ class Plan:
 
     def depends_on_rounds(self) -> str | None:
         """What makes a run of T rounds differ from the first T of a longer one, if anything does."""
-        if self.keep == "best" or self.patience is not None:
+        if self.keep == "best":
             return "its model was chosen by validation and has met the test images"
+        if self.patience is not None:
+            return "it ends when validation shows nothing better"
         if self.lr_schedule != "constant":
             return "the learning rate falls over all rounds"
         return self.method.depends_on_rounds()

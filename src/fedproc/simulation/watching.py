@@ -89,17 +89,17 @@ class Everybody:
             watcher.end()
 
 
-FEW = 5  # steps a round
+FEW = 5  # steps per round
 
 
 def few_steps(sizes: Sequence[int], names: Sequence[str], batch_size: int, epochs: int) -> list[str]:
-    """A line where clients take so few steps a round that hardly anything is learnt."""
+    """A line where clients take so few steps per round that hardly anything is learnt."""
     steps = [max(1, size // batch_size) * epochs for size in sizes]
     few = [client for client, taken in enumerate(steps) if taken < FEW]
     if not few:
         return []
     least = min(few, key=lambda client: steps[client])
-    who = f"{len(few)} of {len(sizes)} clients take fewer than {FEW} steps a round"
+    who = f"{len(few)} of {len(sizes)} clients take fewer than {FEW} steps per round"
     fewest = f"client {names[least]} {steps[least]}, of {sizes[least]:,} images"
     return [f"{who} ({fewest}): take a smaller --batch-size than {batch_size}, or more --epochs than {epochs}"]
 

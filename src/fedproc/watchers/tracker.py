@@ -39,7 +39,7 @@ class Tracker:
 
     def log(self, path: Path, label: str, records: Sequence[Record]) -> None:
         """Write these rounds of the run in a folder."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} must say how rounds are written")
 
     def finished(self, run: Run, path: Path) -> None:
         """Write what there is to say of a run that is over, once."""
