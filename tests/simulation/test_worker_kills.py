@@ -16,14 +16,23 @@ import pytest
 from conftest import contents
 
 TWO_CORES = sorted(os.sched_getaffinity(0))[:2] if hasattr(os, "sched_getaffinity") else []
-ROUNDS = 16
+ROUNDS, CHECKPOINT = 16, 3
 LABELS = [f"{method}/seed-{seed}" for method in ("fedproc", "scaffold") for seed in (0, 1)]
 
 
 def start(pictures: Path, out: Path, rounds: int, workers: int) -> subprocess.Popen[str]:
     """On two cores whatever the machine has, so that lanes have as many threads with workers as without."""
     flags = f"--methods fedproc scaffold --seeds 0 1 --clients 4 --min-size 5 --rounds {rounds} --epochs 2"
-    words = ["compare", "--data", str(pictures), *flags.split(), "--batch-size", "16", "--checkpoint-every", "3"]
+    words = [
+        "compare",
+        "--data",
+        str(pictures),
+        *flags.split(),
+        "--batch-size",
+        "16",
+        "--checkpoint-every",
+        str(CHECKPOINT),
+    ]
     words += ["--device", "cpu", "--workers", str(workers), "--out", str(out)]
     return subprocess.Popen(
         [sys.executable, "-m", "fedproc", *words],
@@ -40,8 +49,8 @@ def finished(process: subprocess.Popen[str]) -> str:
     return out
 
 
-def rounds_done(out: Path) -> int:
-    files = [out / label / "metrics.jsonl" for label in LABELS]
+def rounds_done(out: Path, labels: list[str] = LABELS) -> int:
+    files = [out / label / "metrics.jsonl" for label in labels]
     return sum(file.read_bytes().count(b"\n") for file in files if file.exists())
 
 
@@ -53,6 +62,28 @@ def hired(out: Path, driver: int) -> list[int]:
         return []
     started = {event["process"] for event in events if event["event"] == "started"}
     return [pid for pid in started if alive(pid) and parent(pid) == driver]
+
+
+def stopped_at_work(out: Path, driver: subprocess.Popen[str]) -> int:
+    """A worker that is halted between a checkpoint of its group and the group's end."""
+    deadline = time.monotonic() + 120
+    while driver.poll() is None and time.monotonic() < deadline:
+        for pid in hired(out, driver.pid):
+            os.kill(pid, signal.SIGSTOP)
+            labels = working_on(out, pid)
+            if any(CHECKPOINT < rounds_done(out, [label]) < ROUNDS for label in labels):
+                return pid
+            os.kill(pid, signal.SIGCONT)
+        time.sleep(0.005)
+    pytest.fail("no worker was seen at work")
+
+
+def working_on(out: Path, pid: int) -> list[str]:
+    """The runs of the group that a worker was handed last."""
+    events = json.loads((out / "workers" / "workers.json").read_text())["events"]
+    seats = [event["worker"] for event in events if event.get("process") == pid]
+    groups = [event["runs"] for event in events if event["event"] == "group" and event["worker"] in seats]
+    return groups[-1] if groups else []
 
 
 def alive(pid: int) -> bool:
@@ -98,12 +129,11 @@ def whole(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are looked up in /proc")
 def test_a_killed_workers_runs_are_taken_over(pictures: Path, whole: Path, tmp_path: Path) -> None:
     process = start(pictures, tmp_path, ROUNDS, 2)
-    wait_for_rounds(tmp_path, 8, process)
-    victim, *_ = hired(tmp_path, process.pid)
-    os.kill(victim, signal.SIGKILL)
+    os.kill(stopped_at_work(tmp_path, process), signal.SIGKILL)
     said = finished(process)
     assert "was ended by SIGKILL (by somebody, or for want of memory); going on from round" in " ".join(said.split())
     events = json.loads((tmp_path / "workers" / "workers.json").read_text())["events"]
