@@ -50,6 +50,8 @@ REFUSED = {
     "--ccvr lda --ccvr-samples 10": "is for --ccvr sampled",
     "--test-fraction 0.3": "has test images of its own",
     "--data-dir somewhere": "inside the package",
+    "--fine-tune 3": "it is for real sites",
+    "--no-alone": "it is for real sites, and --partition dirichlet invents the clients",
 }
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from conftest import contents, typed
 from PIL import Image
 
+from fedproc import Experiment, compare, run
 from fedproc.comparison.sites import MEAN, Compared, compared, outcomes, site_rows
 from fedproc.errors import InputError
 from fedproc.report.gains import draw_gains
@@ -191,3 +193,21 @@ def test_a_comparison_of_sites_has_them_alone(sites: Path, tmp_path: Path, capsy
     assert (tmp_path / "c" / "fedavg" / "seed-1" / "fine-tuned" / "result.json").is_file()
     code, said, _ = typed(f"{words} --workers 1 --no-alone --fine-tune 0 --out {tmp_path / 'd'}", capsys)
     assert code == 0 and "solo" not in said and not (tmp_path / "d" / "solo").exists()
+    code, _, err = typed(f"compare --methods fedavg --rounds 1 --no-alone --out {tmp_path / 'e'}", capsys)
+    assert code == 2 and "--no-alone: has no effect: it is for real sites" in err and not (tmp_path / "e").exists()
+
+
+def test_a_notebook_has_the_same(sites: Path, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"data": str(sites), "rounds": 1, "epochs": 1, "device": "cpu"}
+    done = run(Experiment(method="fedavg", **given), tmp_path / "run", fine_tune=1, progress=False)
+    table = done.sites()
+    assert table.heads[3:6] == ["alone", "federated", "federated gain"] and "fine-tuned" in table.heads
+    assert [row[0].text for row in table.rows][:2] == ["north", "south"]
+    with pytest.raises(InputError, match="fedavg: has no sites to compare; expected finished runs in a folder"):
+        run(Experiment(method="fedavg", **given), progress=False).sites()
+    both = compare(["fedavg"], [0], tmp_path / "both", fine_tune=0, progress=False, **given)
+    assert [row.label for row in both.rows] == ["fedavg", "solo"] and "fine-tuned" not in both.sites().heads
+    kept = compare(["fedavg"], [0], alone=False, progress=False, **given)
+    assert [row.label for row in kept.rows] == ["fedavg"]
+    with pytest.raises(InputError, match="alone=False: has no effect: it is for real sites"):
+        compare(["fedavg"], [0], alone=False, progress=False, rounds=1)

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from fedproc.cli.parser import add_experiment_flags, add_workers, whole_numbers
-from fedproc.cli.run import add_out, expect_epochs, gathered, watching, write_sites
+from fedproc.cli.run import add_out, beside, gathered, watching, write_sites
 from fedproc.cli.strict import Parser
 from fedproc.cli.tables import print_table
 from fedproc.comparison.compare import compare, sites_of
@@ -64,7 +64,7 @@ def add(commands: Any, methods: Mapping[str, type[Method]]) -> None:
 
 
 def command(parsed: argparse.Namespace, console: Console) -> int:
-    expect_epochs(parsed)
+    wanted = beside(parsed)
     values = gathered(parsed)
     listed = _list("seeds", parsed.seeds, values.pop("seeds", ["0", "1", "2"]))
     seeds = whole_numbers("--seeds", listed)
@@ -78,7 +78,7 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     watcher, tracking = watching(parsed, console)
     how = {"variants": variants, "reference": reference, "fresh": FRESH[parsed.fresh], "watcher": watcher}
     how |= {"interrupt": parsed.interrupt, "workers": workers}
-    how |= {"alone": not parsed.no_alone, "fine_tune": parsed.fine_tune, "beside_watcher": Display(console)}
+    how |= {"beside": wanted, "beside_watcher": Display(console)}
     done = compare(methods, seeds, parsed.out, **how, **values)
     finish(tracking, (run for row in done.rows for run in row.runs if isinstance(run, Run)))
     print_table(console, accuracies(done))

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedproc.beside import FINE_TUNING_EPOCHS
+from fedproc.beside import FINE_TUNING_EPOCHS, Beside
 from fedproc.cli.parser import add_experiment_flags, given
 from fedproc.cli.strict import Parser
 from fedproc.cli.tables import print_table
@@ -55,7 +55,7 @@ def add_out(parser: Parser, default: str) -> None:
         "--no-alone", action="store_true", help="where clients are real sites: do not train each alone for comparison"
     )
     group.add_argument(
-        "--fine-tune", metavar="EPOCHS", type=int, default=FINE_TUNING_EPOCHS,
+        "--fine-tune", metavar="EPOCHS", type=int,
         help="where clients are real sites: epochs of each from the trained model on, for comparison; "
         f"default: {FINE_TUNING_EPOCHS}, 0: none",
     )  # fmt: skip
@@ -70,9 +70,8 @@ def watching(parsed: argparse.Namespace, console: Console) -> tuple[Everybody, l
     return Everybody([Display(console), *tracking]), tracking
 
 
-def expect_epochs(parsed: argparse.Namespace) -> None:
-    if parsed.fine_tune < 0:
-        raise InputError(f"--fine-tune {parsed.fine_tune}: expected at least 0")
+def beside(parsed: argparse.Namespace) -> Beside:
+    return Beside.asked(False if parsed.no_alone else None, parsed.fine_tune)
 
 
 def gathered(parsed: argparse.Namespace) -> dict[str, Any]:
@@ -89,10 +88,11 @@ def gathered(parsed: argparse.Namespace) -> dict[str, Any]:
 
 
 def command(parsed: argparse.Namespace, console: Console) -> int:
-    expect_epochs(parsed)
+    wanted = beside(parsed)
     values = gathered(parsed)
     experiment = Experiment(**values)
     expect_effect(values, [experiment])
+    wanted.expect_sites([experiment])
     watcher, tracking = watching(parsed, console)
     done = run(experiment, parsed.out, fresh=parsed.fresh, watcher=watcher, interrupt=parsed.interrupt)
     finish(tracking, [done])
@@ -100,7 +100,7 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
         kind = Diverged if done.result["status"] == "diverged" else Failed
         raise kind(done.result["round"], done.result["reason"])
     _show(done, parsed.out, console)
-    if asked := asked_beside([done], not parsed.no_alone, parsed.fine_tune):
+    if asked := asked_beside([done], wanted):
         console.print("for comparison: each site by itself (--no-alone and --fine-tune 0 leave it out)")
         how = {"fresh": parsed.fresh, "watcher": Display(console), "interrupt": parsed.interrupt}
         run_beside(asked, parsed.out, **how)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from fedproc.beside import ALONE, FINE_TUNED, alone, fine_tuned
+from fedproc.beside import ALONE, FINE_TUNED, Beside, alone, fine_tuned
 from fedproc.comparison.sites import outcomes
 from fedproc.experiment import Experiment
 from fedproc.runs.folder import differences
@@ -24,10 +24,8 @@ def has_sites(experiment: Experiment) -> bool:
     return experiment.partition == "natural"
 
 
-def asked_beside(runs: Iterable[Run], with_alone: bool, epochs: int) -> Asking:
-    """What stands beside each finished federated run whose sites have held-out images of their own: every site alone,
-    and fine-tuned for so many epochs (0: not).
-    """
+def asked_beside(runs: Iterable[Run], beside: Beside) -> Asking:
+    """What stands beside each finished federated run whose sites have held-out images of their own."""
     asked: dict[str, tuple[Experiment, Path | None]] = {}
     for run in runs:
         e, path = run.experiment, run.path
@@ -35,9 +33,9 @@ def asked_beside(runs: Iterable[Run], with_alone: bool, epochs: int) -> Asking:
             continue
         if not outcomes(path):
             continue
-        made: dict[str, Experiment] = {ALONE: alone(e, int(run.result["rounds"]))} if with_alone else {}
-        if epochs and not _personal(run, path):
-            made[FINE_TUNED] = fine_tuned(e, path / "model.safetensors", epochs)
+        made: dict[str, Experiment] = {ALONE: alone(e, int(run.result["rounds"]))} if beside.alone else {}
+        if beside.epochs and not _personal(run, path):
+            made[FINE_TUNED] = fine_tuned(e, path / "model.safetensors", beside.epochs)
         for name, experiment in made.items():
             expect_below(path, path / name)
             asked[f"{run.label}, {name}"] = (experiment, path / name)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedproc.beside import LEFT_OUT
+from fedproc.beside import LEFT_OUT, NOTHING_BESIDE, Beside
 from fedproc.comparison.beside import asked_beside, has_sites, run_beside
 from fedproc.comparison.overrides import merged
 from fedproc.comparison.sites import SiteRow, compared, site_rows
@@ -131,8 +131,7 @@ def compare(
     watcher: Watcher | None = None,
     interrupt: Interrupt | None = None,
     workers: Asked = 1,
-    alone: bool = False,
-    fine_tune: int = 0,
+    beside: Beside = NOTHING_BESIDE,
     beside_watcher: Watcher | None = None,
     **given: Any,
 ) -> Comparison:
@@ -142,8 +141,8 @@ def compare(
     with more seeds or methods, it continues the folder and includes the runs that are in it; `fresh` starts the ones
     asked for over (`"unfinished"`: those that are not finished with these very settings). Methods may be classes of
     your own. `workers` are processes that share the work, a number or `auto`. Where the clients are real sites,
-    `alone` adds SOLO as a row, and each run is fine-tuned at each site for `fine_tune` epochs, in a folder inside its
-    own, with `beside_watcher` looking on.
+    `beside` may add SOLO as a row, and fine-tune each run at each site, in a folder inside its own, with
+    `beside_watcher` looking on.
     """
     names = named(methods)
     if len(set(names)) != len(names):
@@ -166,7 +165,7 @@ def compare(
             if other in known and other != method:
                 raise InputError(f"variant {label}: options of {other}, but its method is {method}")
         overrides[label] = dict(values)
-    if alone and overrides and _lacks_solo(given, overrides, own):
+    if beside.alone and overrides and _lacks_solo(given, overrides, own):
         overrides["solo"] = {**dict.fromkeys(LEFT_OUT - {"plugin", "options"}), "method": "solo"}
     if not overrides or not seeds:
         raise InputError("--methods and --seeds: expected at least one of each")
@@ -194,7 +193,9 @@ def compare(
             if len(seeds) > 1 and {"data_seed", "model_seed"} <= set(fixed):
                 raise InputError("--data-seed and --model-seed: both are fixed, so all --seeds would give the same run")
             experiments[f"{label}/seed-{seed}"] = (experiment, folder / label / f"seed-{seed}" if folder else None)
-    _expect_effect(given, overrides, variants or {}, [experiment for experiment, _ in experiments.values()], seeds)
+    made = [experiment for experiment, _ in experiments.values()]
+    _expect_effect(given, overrides, variants or {}, made, seeds)
+    beside.expect_sites(made)
     rows_of = {label: experiments[f"{label}/seed-{seeds[0]}"][0] for label in overrides}
     for label, rest in saved.items():
         _check_settings(label, rest, rows_of, known)
@@ -221,7 +222,8 @@ def compare(
             write_file(folder / "curves.png", draw_curves(curves(comparison)).save)
             if found := comparison.paired(f"{comparison.prefix}final_accuracy"):
                 write_file(folder / "differences.png", draw_differences(found, comparison.reference).save)
-        if folder is not None and fine_tune and (asked_too := asked_beside(runs.values(), False, fine_tune)):
+        tuning = replace(beside, alone=False)
+        if folder is not None and (asked_too := asked_beside(runs.values(), tuning)):
             run_beside(asked_too, folder, workers=workers, **{**how, "watcher": beside_watcher or watcher})
         return comparison
     finally:

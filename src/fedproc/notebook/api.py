@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedproc.beside import Beside
+from fedproc.comparison.beside import asked_beside, run_beside
 from fedproc.comparison.compare import Row, rows_in, usual_order, usual_reference
 from fedproc.comparison.compare import compare as compare_all
 from fedproc.errors import InputError, meant
@@ -26,6 +28,7 @@ from fedproc.watchers.trackers import finish, trackers
 
 Place = str | Path
 Names = str | Iterable[str]
+OFF = "alone=False"
 
 
 def run(
@@ -33,6 +36,8 @@ def run(
     out: Place | None = None,
     *,
     fresh: bool = False,
+    alone: bool | None = None,
+    fine_tune: int | None = None,
     progress: bool = True,
     watcher: Watcher | None = None,
     log: Names = (),
@@ -40,12 +45,18 @@ def run(
     """Run an experiment, or continue it where its folder left off; without `out` nothing is written.
 
     `progress=False` shows nothing; `watcher` is told of every round; `log` names trackers (tensorboard, mlflow, wandb).
+    Where the clients are real sites and there is a folder, each site is also trained by itself, and from the common
+    model on for `fine_tune` epochs: `Run.sites` compares them. `alone=False` and `fine_tune=0` leave that out.
     """
     home = None if out is None else Path(out)
+    beside = Beside.asked(alone, fine_tune, OFF)
+    beside.expect_sites([experiment])
     tracking = trackers(log, home)
     watching = _watching(progress, watcher, tracking)
     done = drive.run(experiment, home, fresh=fresh, watcher=watching)
     finish(tracking, [done])
+    if home is not None and (asked := asked_beside([done], beside)):
+        run_beside(asked, home, fresh=fresh, watcher=_watching(progress, None, []))
     return _run(done)
 
 
@@ -58,6 +69,8 @@ def compare(
     reference: str | None = None,
     fresh: Fresh = False,
     workers: Asked = 1,
+    alone: bool | None = None,
+    fine_tune: int | None = None,
     progress: bool = True,
     watcher: Watcher | None = None,
     log: Names = (),
@@ -68,12 +81,17 @@ def compare(
     Methods are names or classes of your own. Differences are to `reference`, a method or variant: FedAvg where it takes
     part, else the first. Called again with more seeds or methods, it continues the folder `out` and includes the runs
     that are in it; `fresh` starts those that are asked for over (`"unfinished"`: where they are not finished with these
-    very settings). `workers` are processes that share the work, a number or `auto`.
+    very settings). `workers` are processes that share the work, a number or `auto`. Where the clients are real sites
+    and there is a folder, SOLO is a row too, and each run is fine-tuned at each site for `fine_tune` epochs:
+    `Comparison.sites` compares them. `alone=False` and `fine_tune=0` leave that out.
     """
     home = None if out is None else Path(out)
     tracking = trackers(log, home)
     how: dict[str, Any] = {"reference": reference, "fresh": fresh, "workers": workers}
     how |= {"variants": variants, "watcher": _watching(progress, watcher, tracking)}
+    wanted = Beside.asked(alone, fine_tune, OFF)
+    how |= {"beside": replace(wanted, alone=wanted.alone and home is not None)}
+    how |= {"beside_watcher": _watching(progress, None, [])}
     done = compare_all(methods, seeds, home, **how, **given)
     finish(tracking, (each for row in done.rows for each in row.runs if isinstance(each, drive.Run)))
     return Comparison([_row(row) for row in done.rows], done.path, done.reference)

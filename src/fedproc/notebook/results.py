@@ -14,11 +14,13 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from fedproc.comparison.compare import Comparison as Compared
-from fedproc.comparison.compare import curves
+from fedproc.comparison.compare import curves, sites_of
+from fedproc.comparison.sites import SiteRow, compared, site_rows
 from fedproc.errors import InputError, RunError
 from fedproc.experiment import Experiment
 from fedproc.figures.curves import draw_curves
 from fedproc.networks.own import Encoder
+from fedproc.report.sites import site_table
 from fedproc.report.summary import accuracies, differences
 from fedproc.report.tables import Shown, Table
 from fedproc.runs.folder import client_model
@@ -138,6 +140,11 @@ class Run:
             rows.append([Shown("status"), Shown(str(self.result.get("reason", self.status)))])
         return Table(f"{self.label} on {self.config['data']}", ["", "value"], rows)
 
+    def sites(self) -> Table:
+        """What each real site has of it on its own held-out images, beside what it has alone and fine-tuned."""
+        seen = {self.seed: self.path} if self.path is not None else {}
+        return _sites(site_rows([compared(self.label, seen, {})]), self.label)
+
     def to_frame(self) -> Any:
         """A pandas DataFrame with a row for each round."""
         rows = []
@@ -195,6 +202,10 @@ class Comparison(Compared):
             raise InputError(f"no row has two finished seeds in common with {self.reference}: take more seeds")
         return differences(self)
 
+    def sites(self) -> Table:
+        """What each real site has of each row on its own held-out images, beside what it has alone and fine-tuned."""
+        return _sites(sites_of(self), "the comparison")
+
     def to_frame(self) -> Any:
         """A pandas DataFrame with a row for each finished run: the numbers of its result."""
         rows = [{"label": row.label, "seed": run.seed, **numbers(run.result)} for row in self.rows for run in row.runs]
@@ -203,6 +214,15 @@ class Comparison(Compared):
     def plot(self) -> Figure:
         """Learning curves: mean over seeds with an interval, as a matplotlib figure."""
         return draw_curves(curves(self)).figure
+
+
+def _sites(rows: Sequence[SiteRow], what: str) -> Table:
+    if not rows:
+        raise InputError(
+            f"{what}: has no sites to compare; expected finished runs in a folder (out=...), of data that name sites "
+            "with held-out images of their own"
+        )
+    return site_table(rows)
 
 
 def _pandas() -> Any:

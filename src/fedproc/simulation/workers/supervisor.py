@@ -79,6 +79,7 @@ class Supervisor:
         self._seats = [_Seat(number) for number in range(count)]
         self._queue: deque[Group] = deque()
         self._lost: list[str] = []  # why groups were given up
+        self._told: set[str] = set()  # what groups have said of all their runs
 
     def _fill(self, seat: _Seat) -> None:
         seat.worker, seat.heard = self._start(seat.number), time.monotonic()
@@ -140,10 +141,13 @@ class Supervisor:
         match message["event"]:
             case "begun":
                 self._noted({"event": "begun", "worker": seat.number, "how": message["about"].rpartition("; ")[2]})
+                new = [note for note in message["notes"] if note not in self._told]
+                self._told.update(new)
                 for label, state in message["runs"].items():
                     run = self._runs[label]
                     run.records[:] = state["records"]
-                    run.notes += [*group.said, *message["notes"]]
+                    run.notes += [*group.said, *new]
+                    new = []
                     run.follow(state)
                     self._watcher.update(run)
                 group.said.clear()
