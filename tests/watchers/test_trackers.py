@@ -92,6 +92,7 @@ def test_trackers_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             trackers([name], tmp_path)
 
 
+@pytest.mark.slow
 def test_mlflow_has_what_the_run_folder_has(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow")
     pytest.importorskip("sqlalchemy")
@@ -99,7 +100,13 @@ def test_mlflow_has_what_the_run_folder_has(pictures: Path, tmp_path: Path, monk
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     out = tmp_path / "cmp"
-    how: dict[str, Any] = {"data": str(pictures), **TOY, "progress": False, "log": ["mlflow"]}
+    how: dict[str, Any] = {
+        "data": str(pictures),
+        **TOY,
+        "lr_schedule": "constant",
+        "progress": False,
+        "log": ["mlflow"],
+    }
     compare(["fedavg", "fedprox"], [0], out, rounds=2, **how)
     done = compare(["fedavg", "fedprox"], [0], out, rounds=3, **how)
     client = MlflowClient(f"sqlite:///{out}/mlflow/mlflow.db")
@@ -132,6 +139,7 @@ def logged(content: bytes) -> Iterator[bytes]:
             begun = b""
 
 
+@pytest.mark.slow
 def test_wandb_is_offline_in_the_run_folder(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
     from wandb.proto import wandb_internal_pb2 as messages
@@ -140,6 +148,7 @@ def test_wandb_is_offline_in_the_run_folder(pictures: Path, tmp_path: Path, monk
     out = tmp_path / "run"
     for rounds in (2, 3):
         words = ["run", "--method", "fedavg", "--data", pictures, "--clients", 3, "--epochs", 1, "--device", "cpu"]
+        words += ["--lr-schedule", "constant"]  # so that rounds can be added
         done = fedproc(*words, "--rounds", rounds, "--out", out, "--log", "wandb")  # whose end its files wait for
         assert done.returncode == 0, done.stderr
     files = sorted((out / "wandb").glob("offline-run-*/run-*.wandb"), key=lambda path: path.stat().st_mtime)
