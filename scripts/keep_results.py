@@ -27,8 +27,7 @@ from fedproc.comparison.compare import Comparison, Row, rows_in, summary, usual_
 from fedproc.files import write_json
 from fedproc.runs.lines import append_line, read_lines
 from fedproc.runs.provenance import hash_of
-from fedproc.runs.result import result_checksum
-from fedproc.runs.schema import ConfusionLine
+from fedproc.runs.schema import ConfusionLine, content_checksum
 
 SWEPT = (
     "ranking.json",
@@ -91,14 +90,17 @@ def main() -> None:
             found = json.loads((result.parent / name).read_text(encoding="utf-8"))
             if name == "environment.json" and commit is not None:
                 found["commit"] = commit[0]
-            (home / name).write_text(json.dumps(change(found), indent=2) + "\n", encoding="utf-8")
+            kept = change(found)
+            if "checksum" in kept:
+                kept["checksum"] = content_checksum(kept)
+            (home / name).write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
         for name in ("metrics.jsonl", "partition.json"):
             if (result.parent / name).exists():
                 (home / name).write_bytes((result.parent / name).read_bytes())
         kept = json.loads(result.read_text(encoding="utf-8"))
         if "confusion_checksum" in kept:  # of lines that are not kept
             kept = {name: value for name, value in kept.items() if name not in ("confusion_checksum", "sites_checksum")}
-            kept["checksum"] = result_checksum(kept)
+            kept["checksum"] = content_checksum(kept)
         write_json(home / "result.json", kept)
         if (result.parent / "confusion.jsonl").exists():
             *_, last = read_lines(result.parent / "confusion.jsonl", ConfusionLine)

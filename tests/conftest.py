@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from fedproc.cli.commands import execute
 from fedproc.data.images import Images, Split
 from fedproc.experiment import Experiment
 from fedproc.lanes import choose
+from fedproc.runs.schema import content_checksum
 from fedproc.simulation.drive import drive
 from fedproc.simulation.preparation import Library
 from fedproc.simulation.session import Session
@@ -105,6 +106,13 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for i in range(60):
             Image.fromarray((level + rng.integers(0, 60, (16, 16))).astype(np.uint8)).save(folder / name / f"{i}.png")
     return folder
+
+
+def change_config(path: Path, without: Collection[str] = (), **changed: Any) -> None:
+    """Another config.json, with the checksum that fits."""
+    found = {**json.loads(path.read_text()), **changed}
+    whole = {name: value for name, value in found.items() if name not in without}
+    path.write_text(json.dumps({**whole, "checksum": content_checksum(whole)}))
 
 
 def contents(folder: Path) -> dict[str, Any]:

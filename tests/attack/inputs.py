@@ -45,7 +45,7 @@ from fedproc.report.inline import inline
 from fedproc.runs.lines import rewrite
 from fedproc.runs.model import load_model
 from fedproc.runs.provenance import environment
-from fedproc.runs.result import result_checksum
+from fedproc.runs.schema import content_checksum
 
 ODD_TEXT = st.sampled_from(
     [
@@ -232,8 +232,8 @@ def run_files(tally: Tally, place: Path, seconds: float, seed: int) -> None:
                 return "fine"
         else:
             content = put(json.loads(before[name]), way, value)
-            if name == "result.json":
-                content["checksum"] = result_checksum(content)
+            if name in ("config.json", "result.json"):
+                content["checksum"] = content_checksum(content)
             path.write_text(json.dumps(content))
         nonlocal looks
         looks += 1

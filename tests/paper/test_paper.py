@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import change_config
 from PIL import Image
 
 from fedproc import InputError
@@ -155,8 +156,7 @@ def test_a_run_of_something_else_in_the_runs_place_is_not_taken(made: Path, tmp_
     shutil.copytree(made / "tiny", tmp_path / "tiny")
     path, experiment = next(iter(request("accuracy", tmp_path).wanted().items()))
     assert request("accuracy", tmp_path).finished(path, experiment) is not None
-    config = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps({**config, "lr": 0.5}))
+    change_config(path / "config.json", lr=0.5)
     assert request("accuracy", tmp_path).finished(path, experiment) is None
     with pytest.raises(InputError, match=r"lr 0\.01: the run in .* has 0\.5; take that, another out"):
         reproduce(request("accuracy", tmp_path), Forbidden())

@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from conftest import change_config
 from PIL import Image
 
 from fedproc import InputError, RunError
@@ -30,7 +31,7 @@ from fedproc.report.heatmaps import draw_confusions
 from fedproc.report.panels import half_width
 from fedproc.report.summary import DECLARED, EXPLORATORY
 from fedproc.report.tables import Grid, Number, Shown, Table
-from fedproc.runs.result import result_checksum
+from fedproc.runs.schema import content_checksum
 
 FIGURES = ["tiny-tsne", "tiny-rounds", "tiny-epochs", *(f"setting-0-{k}" for k in ("curves", "classes", "partition"))]
 FIGURES += ["setting-0-confusions", "setting-0-time"]
@@ -136,7 +137,7 @@ def test_variants_go_by_what_they_differ_in(compared: Path, tmp_path: Path) -> N
     shutil.copytree(compared / "fedproc", tmp_path / "sharp")
     for path in (tmp_path / "sharp").rglob("config.json"):
         config = json.loads(path.read_text())
-        path.write_text(json.dumps({**config, "fedproc": {**config["fedproc"], "tau": 0.2}}))
+        change_config(path, fedproc={**config["fedproc"], "tau": 0.2})
     (group,) = gather([tmp_path]).groups
     assert [row.label for row in group.comparison.rows] == ["fedproc tau 0.2", "fedproc tau 1.0"]
     assert [len(row.runs) for row in group.comparison.rows] == [2, 2]
@@ -146,7 +147,7 @@ def test_a_comparison_keeps_its_rows_whatever_they_vary(compared: Path, tmp_path
     shutil.copytree(compared, tmp_path / "cmp")
     (tmp_path / "cmp" / "fedproc").rename(tmp_path / "cmp" / "calibrated")
     for path in (tmp_path / "cmp" / "calibrated").rglob("config.json"):
-        path.write_text(json.dumps({**json.loads(path.read_text()), "method": "fedavg", "calibrate": 1.0}))
+        change_config(path, method="fedavg", calibrate=1.0)
     content = json.loads((tmp_path / "cmp" / "comparison.json").read_text())
     content["rows"]["calibrated"] = content["rows"].pop("fedproc")
     (tmp_path / "cmp" / "comparison.json").write_text(json.dumps(content))
@@ -169,7 +170,7 @@ def test_runs_of_other_settings_are_not_one_row(compared: Path, tmp_path: Path) 
     shutil.copytree(compared, tmp_path / "cmp")
     path = sorted((tmp_path / "cmp" / "fedavg").rglob("config.json"))[-1]
     config = json.loads(path.read_text())
-    path.write_text(json.dumps({**config, "lr": 0.5}))
+    change_config(path, lr=0.5)
     (group,) = gather([tmp_path / "cmp"]).groups
     labels = [row.label for row in group.comparison.rows]
     assert labels == [f"fedavg (lr {config['lr']})", "fedavg (lr 0.5)", "fedproc"]
@@ -208,20 +209,20 @@ def test_copies_do_not_count_as_seeds(compared: Path, tmp_path: Path) -> None:
 def test_other_images_under_the_same_name_stand_apart(compared: Path, tmp_path: Path) -> None:
     shutil.copytree(compared / "fedavg", tmp_path / "runs")
     path = tmp_path / "runs" / "seed-1" / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "fingerprint": "other"}))
+    change_config(path, fingerprint="other")
     assert len(gather([tmp_path]).groups) == 2
 
 
 def test_own_images_that_the_seed_splits_are_one_setting(compared: Path, tmp_path: Path) -> None:
     shutil.copytree(compared / "fedavg", tmp_path / "runs")
     for path in sorted(tmp_path.rglob("config.json")):
-        config = {**json.loads(path.read_text()), "data": "photos"}
-        path.write_text(json.dumps({**config, "fingerprint": f"split by {config['data_seed']}"}))
+        config = json.loads(path.read_text())
+        change_config(path, data="photos", fingerprint=f"split by {config['data_seed']}")
     (group,) = gather([tmp_path]).groups
     assert [len(row.runs) for row in group.comparison.rows] == [2]
     shutil.copytree(tmp_path / "runs" / "seed-1", tmp_path / "runs" / "again")
     other = tmp_path / "runs" / "again" / "config.json"
-    other.write_text(json.dumps({**json.loads(other.read_text()), "fingerprint": "other photos"}))
+    change_config(other, fingerprint="other photos")
     assert len(gather([tmp_path]).groups) == 3  # one seed with two kinds of data: the name is not enough
 
 
@@ -336,7 +337,7 @@ def test_settings_stand_apart(compared: Path, tmp_path: Path) -> None:
     shutil.copytree(compared / "fedavg", tmp_path / "one")
     shutil.copytree(compared / "fedavg", tmp_path / "two")
     for path in (tmp_path / "two").rglob("config.json"):
-        path.write_text(json.dumps({**json.loads(path.read_text()), "batch_size": 7}))
+        change_config(path, batch_size=7)
     groups = gather([tmp_path]).groups
     assert [group.title.rsplit(", ", 1)[1] for group in groups] == ["batch size 128", "batch size 7"]
 
@@ -345,7 +346,7 @@ def test_titles_say_what_is_not_the_default(compared: Path, tmp_path: Path) -> N
     for name, value in (("plain", 0.0), ("calibrated", 1.0)):
         shutil.copytree(compared, tmp_path / name / "runs")
         for path in (tmp_path / name).rglob("config.json"):
-            path.write_text(json.dumps({**json.loads(path.read_text()), "calibrate": value}))
+            change_config(path, calibrate=value)
     calibrated, plain = (group.title for group in gather([tmp_path]).groups)
     assert plain.startswith("plain: ") and "calibrate" not in plain
     assert calibrated == plain.replace("plain", "calibrated") + ", calibrate 1.0"
@@ -355,7 +356,7 @@ def test_titles_know_fields_that_follow_others_and_fields_of_other_versions(comp
     for name, given in (("a", {"augment": "none", "later": 1}), ("b", {"augment": "crop-flip", "later": 2})):
         shutil.copytree(compared, tmp_path / name)
         for path in (tmp_path / name).rglob("config.json"):
-            path.write_text(json.dumps({**json.loads(path.read_text()), **given}))
+            change_config(path, **given)
     titles = [group.title.split("simple-cnn, ")[1] for group in gather([tmp_path]).groups]
     assert titles == ["augment none, later 1", "augment crop-flip, later 2"]
 
@@ -367,7 +368,7 @@ def test_a_curve_that_ends_early_is_told(compared: Path, tmp_path: Path) -> None
         result = path.parent / "result.json"
         first = json.loads(path.read_text())["chain"]
         shorter = {**json.loads(result.read_text()), "rounds": 1, "metrics_checksum": first}
-        result.write_text(json.dumps({**shorter, "checksum": result_checksum(shorter)}))
+        result.write_text(json.dumps({**shorter, "checksum": content_checksum(shorter)}))
     text = write_report([tmp_path / "cmp"], tmp_path / "report").read_text(encoding="utf-8")
     assert "Ended earlier: fedavg after round 1." in text
     assert "Ended earlier" not in write_report([compared], tmp_path / "whole").read_text(encoding="utf-8")
@@ -463,9 +464,7 @@ def test_one_family_is_primary_and_the_rest_exploratory(compared: Path, tmp_path
             third = tmp_path / name / label / "seed-2"
             shutil.copytree(tmp_path / name / label / "seed-1", third)
             for home, seed in ((tmp_path / name / label / f"seed-{seed}", seed) for seed in range(3)):
-                config = json.loads((home / "config.json").read_text())
-                changed = {"beta": beta, "seed": seed, "data_seed": seed, "model_seed": seed}
-                (home / "config.json").write_text(json.dumps({**config, **changed}))
+                change_config(home / "config.json", beta=beta, seed=seed, data_seed=seed, model_seed=seed)
     folders = [tmp_path / "one", tmp_path / "two"]
     declared, exploratory = (escape(text) for text in (DECLARED, EXPLORATORY))
     none = write_report(folders, tmp_path / "none").read_text(encoding="utf-8")

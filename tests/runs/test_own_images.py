@@ -18,6 +18,7 @@ from fedproc.cli.commands import execute
 from fedproc.data.pictures import Picture
 from fedproc.runs.folder import RunFolder
 from fedproc.runs.model import load_model
+from fedproc.runs.schema import read_config
 
 GIVEN: dict[str, Any] = {"method": "fedavg", "rounds": 1, "epochs": 1, "image_size": 16, "device": "cpu"}
 
@@ -74,7 +75,7 @@ def test_named_data_have_no_split_file(tmp_path: Path) -> None:
 
 
 def test_an_old_run_was_cropped(trained: Path) -> None:
-    config = json.loads((trained / "config.json").read_text())
+    config = read_config(trained / "config.json") or {}
     assert config["fit"] == "pad"
     (old := trained.parent / "old").mkdir()
     told = {name: value for name, value in config.items() if name not in ("fit", "skip_unreadable")}

@@ -327,6 +327,16 @@ def test_a_damaged_finished_run_is_named(name: str, text: str, words: str, tmp_p
     assert before == {path: path.read_bytes() for path in sorted((tmp_path / "run").rglob("*")) if path.is_file()}
 
 
+def test_a_changed_config_is_noticed(tmp_path: Path) -> None:
+    work(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(path.read_text().replace('"device": "cpu"', '"device": "cpv"'))
+    with pytest.raises(InputError, match=r"config\.json: its checksum is wrong: it was changed; remove .* made again"):
+        work(tmp_path)
+    with pytest.raises(InputError, match="its checksum is wrong"):
+        read_run(tmp_path)
+
+
 def test_a_config_without_its_rounds_is_named(tmp_path: Path) -> None:
     work(tmp_path)
     path = tmp_path / "config.json"

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from fedproc.report.contents import write_report
 from fedproc.runs.lines import rewrite
-from fedproc.runs.result import refusals, refusals_in_words, result_checksum
+from fedproc.runs.result import refusals, refusals_in_words
+from fedproc.runs.schema import content_checksum
 from fedproc.watchers.console import Display
 
 RECORDS = [
@@ -38,7 +39,7 @@ def test_terminal_result_and_page_tell(tmp_path: Path) -> None:
         confirmed = rewrite(tmp_path / "run" / "metrics.jsonl", records)
         path = tmp_path / "run" / "result.json"
         result = {**json.loads(path.read_text()), "metrics_checksum": confirmed, **refusals(records)}
-        path.write_text(json.dumps({**result, "checksum": result_checksum(result)}))
+        path.write_text(json.dumps({**result, "checksum": content_checksum(result)}))
         session.records = records[:1]
     page = write_report([tmp_path / "run"], tmp_path / "report").read_text(encoding="utf-8")
     assert "refused: params is not finite" in page

@@ -29,7 +29,7 @@ from fedproc.networks import encoder_file
 from fedproc.protocol.guard import Refused
 from fedproc.protocol.task import SERVER
 from fedproc.runs.keeper import Keeper
-from fedproc.runs.schema import read_json
+from fedproc.runs.schema import read_config, read_json
 from fedproc.site import OwnState, Site
 
 AGREED = ".agreed.json"
@@ -183,7 +183,7 @@ class ServerRun(Keeper):
     def config(self) -> dict[str, Any]:
         """As it was when the run began: sites that join later do not make it another."""
         config = {**super().config, "data": FEDERATION, "clients": len(self.agreement.sites), "partition": "natural"}
-        known = read_json(self.folder.path / "config.json") if self.folder is not None else None
+        known = read_config(self.folder.path / "config.json") if self.folder is not None else None
         return {**config, "clients": known["clients"]} if known is not None and "clients" in known else config
 
     def admit(self) -> None:

@@ -34,13 +34,14 @@ from fedproc.runs.checkpoint import Checkpoint
 from fedproc.runs.client_states import damage
 from fedproc.runs.lock import Lock, expect_folder
 from fedproc.runs.model_file import packed
-from fedproc.runs.result import as_one_of_many, evaluated, result_checksum
+from fedproc.runs.result import as_one_of_many, evaluated
 from fedproc.runs.saved import LINES, OURS, completed, confirmation, read_result
 from fedproc.runs.schema import (
     FORMAT,
-    ConfigFile,
     EnvironmentFile,
+    content_checksum,
     read,
+    read_config,
     read_json,
 )
 
@@ -167,11 +168,8 @@ class RunFolder:
     def _known(self) -> Record | None:
         """The config that is here, as this version would write it."""
         with self._way_out():
-            found = read_json(self._file("config.json"))
-            if found is None:
-                return None
-            read(self._file("config.json"), ConfigFile)
-            return completed(found)
+            found = read_config(self._file("config.json"))
+            return None if found is None else completed(found)
 
     def settle(self, config: Record) -> None:
         """Write config.json; a run that was checked and is to have another number of rounds is reopened for it."""
@@ -183,7 +181,8 @@ class RunFolder:
             self._reopen(int(known["rounds"]), int(config["eval_every"]))
         if known is None or (known != config and self.result() is None):
             self._lock.check()
-            write_json(self._file("config.json"), {"format": FORMAT, **config})
+            whole = {"format": FORMAT, **config}
+            write_json(self._file("config.json"), {**whole, "checksum": content_checksum(whole)})
 
     def _check_rounds(self, old: int, new: int, reason: str | None) -> None:
         if reason is not None:
@@ -270,7 +269,7 @@ class RunFolder:
         self._lock.check()
         ends = {confirmation(name): self._last(name)[1] for name in LINES}
         whole = {**result, **{name: end for name, end in ends.items() if end}}
-        write_json(self._file("result.json"), {**whole, "checksum": result_checksum(whole)})
+        write_json(self._file("result.json"), {**whole, "checksum": content_checksum(whole)})
 
     def metrics(self) -> list[Record]:
         """One record per round."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -103,12 +101,6 @@ def complaint(path: Path, result: Record, records: Sequence[Record]) -> str | No
 
 def _crossed(record: Record, name: str) -> int:
     return int(record[name]) + int(record.get("closing", {}).get(name, 0))
-
-
-def result_checksum(result: Record) -> str:
-    """Of what a result.json says."""
-    said = {name: value for name, value in result.items() if name != "checksum"}
-    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def evaluated(record: Record) -> bool:

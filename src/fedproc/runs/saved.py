@@ -15,9 +15,8 @@ import numpy.typing as npt
 from fedproc.errors import InputError, with_flags
 from fedproc.methods import METHODS
 from fedproc.runs.lines import last_checksum, read_lines
-from fedproc.runs.result import complaint, result_checksum
+from fedproc.runs.result import complaint
 from fedproc.runs.schema import (
-    ConfigFile,
     ConfusionLine,
     EnvironmentFile,
     MetricsLine,
@@ -26,6 +25,8 @@ from fedproc.runs.schema import (
     Schema,
     SitesLine,
     checked,
+    checked_config,
+    content_checksum,
     read_json,
 )
 
@@ -163,7 +164,7 @@ def _read(folder: Path) -> SavedRun | None:
         return None
     if not set(config) >= OURS:
         return None
-    checked(folder / "config.json", config, ConfigFile)
+    config = checked_config(folder / "config.json", config)
     metrics = read_lines(folder / "metrics.jsonl", MetricsLine)
     return SavedRun(folder, completed(config), metrics, read_result(folder, metrics) or {})
 
@@ -201,7 +202,7 @@ def read_result(folder: Path, metrics: Sequence[Record]) -> Record | None:
         confirmed = result.get(confirmation(name))  # of earlier formats: none
         if confirmed and confirmed != last_checksum(folder / name, schema):
             raise InputError(f"{path}: made from other lines than those in {name} beside it")
-    if result.get("checksum") not in (None, result_checksum(result)):
+    if result.get("checksum") not in (None, content_checksum(result)):
         raise InputError(f"{path}: its checksum is wrong: it was changed")
     checksums = ("checksum", *map(confirmation, LINES))
     return {name: value for name, value in result.items() if name not in checksums}

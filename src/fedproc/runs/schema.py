@@ -4,6 +4,7 @@ and value. Folders of the first format (before chained lines) are read as well.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -183,6 +184,25 @@ def read_json(path: Path) -> Record | None:
     if not isinstance(found, dict):
         raise InputError(f"{path}: expected a JSON object")
     return found
+
+
+def read_config(path: Path) -> Record | None:
+    """A run's config.json without its checksum, which is compared; those of earlier versions have none."""
+    found = read_json(path)
+    return None if found is None else checked_config(path, found)
+
+
+def checked_config(path: Path, found: Record) -> Record:
+    checked(path, found, ConfigFile)
+    if found.get("checksum") not in (None, content_checksum(found)):
+        raise InputError(f"{path}: its checksum is wrong: it was changed")
+    return {name: value for name, value in found.items() if name != "checksum"}
+
+
+def content_checksum(content: Record) -> str:
+    """Of what a file says."""
+    said = {name: value for name, value in content.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
 
 WORDS = {
