@@ -150,6 +150,7 @@ def test_every_round_of_a_sampled_run_is_tested_with_every_class_it_has_seen(tra
     assert not held.all() and known.tolist() == held.any(dim=0).tolist()
 
 
+@pytest.mark.slow
 def test_nothing_of_one_run_is_left_for_the_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import sys
 

@@ -92,6 +92,7 @@ def test_several_seeds_give_paired_differences_to_fedproc(tmp_path: Path, capsys
     assert not list(folder.glob("differences.*"))
 
 
+@pytest.mark.slow
 def test_local_epochs_are_compared_on_the_same_seeds_and_what_nobody_has_is_left_out(tmp_path: Path) -> None:
     asked = Request(EXHIBITS["epochs"], SCALES["tiny"], (0, 1), tmp_path, {"device": "cpu"}, {})
     whole = reproduce(asked).grid.numbers

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
 PHONE = {"width": 390, "height": 844}
 
 

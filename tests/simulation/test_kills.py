@@ -26,12 +26,13 @@ def rounds_done(folder: Path) -> int:
     return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("extra", "wanted"),
     [
         ("--method fedproc", KILLS),
-        pytest.param("--method scaffold --sample 0.5 --client-memory 0", 3, marks=pytest.mark.slow),
-        pytest.param("--method moon --moon.mu 1 --sample 0.5", 3, marks=pytest.mark.slow),
+        ("--method scaffold --sample 0.5 --client-memory 0", 3),
+        ("--method moon --moon.mu 1 --sample 0.5", 3),
     ],
     ids=["fedproc", "scaffold with its state on disk", "moon"],
 )

@@ -84,6 +84,7 @@ def test_compare_takes_the_winners(swept: Swept, pictures: Path, tmp_path: Path)
     assert (config["lr"], config["fedproc"]["tau"]) == (best.values["lr"], best.values["fedproc.tau"])
 
 
+@pytest.mark.slow
 def test_called_again_nothing_is_run_and_more_trials_go_on(
     swept: Swept, space: Path, pictures: Path, tmp_path: Path
 ) -> None:
