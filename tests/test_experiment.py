@@ -152,6 +152,10 @@ def test_learning_rate_and_weight_decay_follow_the_optimizer() -> None:
         ({"method": "scaffold+fedproc"}, r"method scaffold\+fedproc needs sgd: its control variates"),
         ({"method": "fednova"}, "method fednova needs sgd: it divides each client's move by how far as many steps"),
         ({"method": "fedavg", "merge": "normalised"}, "merge normalised needs sgd: it divides each client's move"),
+        (
+            {"method": "mime-lite"},
+            "method mime-lite needs sgd: its local step is that of SGD with the server's momentum",
+        ),
         ({"method": "fedsam", "fedsam": {"local": 0.1}}, "method fedsam needs sgd: with local below 1"),
     ],
 )
@@ -167,7 +171,7 @@ def test_every_other_method_trains_by_adam() -> None:
             Experiment(optimizer="adam", method=name)
         except InputError:
             refused.add(name)
-    assert refused == {"scaffold", "feddc", "scaffold+fedproc", "fednova"}
+    assert refused == {"scaffold", "feddc", "scaffold+fedproc", "fednova", "mime-lite"}
     assert Experiment(optimizer="adam", method="fednova", merge="mean").merge == "mean"
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from fedproc.methods.fedavg import FedAvg
-from fedproc.methods.method import Pass, Phase, Term
+from fedproc.methods.method import Pass, Phase, Term, Weights
 
 # what keeps the contract
 
@@ -143,6 +143,9 @@ class SecondModel(FedAvg):
             return super().start(sent, state, phase)
         return type(sent).of({name: state[f"own_{name}"] for name in sent.tensors()})
 
+    def own_model(self, state):
+        return Weights.of({name: state[f"own_{name}"] for name in ("params", "buffers", "counters")})
+
     def correct(self, gradient, local):
         above = super().correct(gradient, local)
         if local.phase.name != "own":
@@ -188,6 +191,18 @@ class Closing(FedAvg):
     def final_models(self, weights, state):
         assert state["spread"] > 0
         return {"halved": replace(weights, params=weights.params / 2)}
+
+
+class Upside(FedAvg):
+    """Looks at all answers before they are summed up, and turns every move around (FedMA looks at their units)."""
+
+    name = "upside"
+
+    def align(self, answers):
+        def turned(answer):
+            return {**answer.tensors, "params": 2 * answer.sent["params"] - answer.tensors["params"]}
+
+        return [replace(answer, tensors=turned(answer)) for answer in super().align(answers)]
 
 
 class EveryOther(FedAvg):
@@ -295,3 +310,21 @@ class OtherState(FedAvg):
 
     def next_client_state(self, local):
         return {"a": torch.cat([local.state["a"], local.state["a"]], dim=-1)}
+
+
+class ForgetsOne(FedAvg):
+    """Of all answers, one is lost."""
+
+    name = "forgets-one"
+
+    def align(self, answers):
+        return answers[1:]
+
+
+class ReturnsSecond(FedAvg):
+    """A model of the client's own comes back as if it were the global one's."""
+
+    name = "returns-second"
+
+    def phases(self, t):
+        return tuple(replace(phase, second=True) for phase in super().phases(t))

@@ -80,7 +80,8 @@ class Assembly:
         e, kind = self.experiment, self.experiment.method_type
         return Plan(
             method=self.server,
-            rounds=self.server.rounds,
+            rounds=self.server.rounds + self.server.own_rounds,
+            own_rounds=self.server.own_rounds,
             clients=clients,
             sample=e.sample,
             lr=e.lr,
@@ -136,6 +137,7 @@ def assemble(experiment: Experiment, subject: Subject, make: Callable[[NetworkSp
     network = make(spec, e.model_seed)
     load_start(network, e)
     layout = layout_of(network, spec)
+    layers = dict(layout.layers)
     at_client = ClientProblem(
         classes=subject.classes,
         features=EMBEDDING,
@@ -144,6 +146,7 @@ def assemble(experiment: Experiment, subject: Subject, make: Callable[[NetworkSp
         calibrate=e.calibrate,
         calibrate_prototypes=e.calibrate if e.calibrate_prototypes is None else e.calibrate_prototypes,
         optimizer=e.optimizer,
+        tensors=tuple(TensorInfo(name, shape, layers[name]) for name, shape in layout.params),
     )
     at_server = ServerProblem(
         rounds=e.rounds,
@@ -161,7 +164,7 @@ def assemble(experiment: Experiment, subject: Subject, make: Callable[[NetworkSp
         raise InputError(f"--average-weights {e.average_weights}: {e.method} has models of each client's own")
     if shared is not None and e.ccvr != "none":
         raise InputError(f"--ccvr {e.ccvr}: {e.method} has models of each client's own; leave it out")
-    if shared is not None and (e.keep == "best" or e.patience is not None):
+    if (shared is not None or server.has_own) and (e.keep == "best" or e.patience is not None):
         given = "--keep best" if e.keep == "best" else f"--patience {e.patience}"
         raise InputError(f"{given}: {e.method} has models of each client's own; leave it out")
     return Assembly(e, subject, spec, network, layout, method, server, shared)

@@ -11,9 +11,10 @@ from typing import Any
 
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
+from fedproc.methods import fine_tuning
 
 ALONE, FINE_TUNED = "alone", "fine-tuned"  # folders inside the federated run's
-FINE_TUNING_EPOCHS = 10
+FINE_TUNING_EPOCHS = fine_tuning.EPOCHS
 # of the federation, or of the choice of its model
 LEFT_OUT = {
     "method", "plugin", "options", "merge", "server_step", "server_beta", "server_lr", "sample", "average_weights",

@@ -163,6 +163,13 @@ def test_a_second_model_leaves_the_global_one_as_it_is(train: Train) -> None:
     assert state is not None and not torch.equal(state["own_params"], average.state.weights.params)
 
 
+def test_all_answers_can_be_looked_at_before_they_are_summed_up(train: Train) -> None:
+    plain, turned = train(**toys("fedavg", rounds=1)), train(**toys("upside", rounds=1))
+    begun = plain.setting.layout.read(plain.setting.network).params
+    torch.testing.assert_close(turned.state.weights.params - begun, begun - plain.state.weights.params)
+    assert turned.records[0]["client_drift"] == pytest.approx(plain.records[0]["client_drift"])
+
+
 def test_two_phases_freeze_one_part_each(train: Train) -> None:
     session = train(**toys("two-phases", rounds=1, clients=1))
     layout, state = session.setting.layout, session.states.get(0)
@@ -327,6 +334,8 @@ def test_pooled_runs_of_other_rounds_keep_their_own_numbers() -> None:
         ("raises-at-client", "reply", "RuntimeError: not enough of it"),
         ("wrong-reply", "reply", "gave extra"),
         ("other-state", "next_client_state", "as it began"),
+        ("forgets-one", "align", "an answer for each that was given"),
+        ("returns-second", "phases", "that a second model, or one that is not trained, is not returned"),
     ],
 )
 def test_what_breaks_the_contract_is_named(

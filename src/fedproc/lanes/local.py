@@ -60,16 +60,18 @@ class Stepper:
     """Steps of local training of one or several sections through one network, and the losses they add up.
 
     Where the classifier alone is trained, the rest is in evaluation mode; what is not trained sees neither gradient nor
-    weight decay nor momentum. `lr` and the optimizer's `state` are those of all lanes.
+    weight decay nor momentum. Where nothing is, gradients are added up in the velocity. `lr` and the optimizer's
+    `state` are those of all lanes.
     """
 
     def __init__(self, net: Net, sections: Sequence[Section], phase: Phase, lr: Tensor, state: Tensors) -> None:
         self._net, self._sections, self._lr = net, sections, lr
         self._setting = setting = sections[0].job.setting
-        self._trained = slice(None)
-        if phase.trains != "all":
+        self._adds_up = phase.trains == "nothing"
+        self._trained = slice(phase.frozen, None)
+        if phase.trains in ("classifier", "features"):
             classifier = setting.layout.span("classifier.")  # the last of the parameters
-            self._trained = classifier if phase.trains == "classifier" else slice(0, classifier.start)
+            self._trained = classifier if phase.trains == "classifier" else slice(phase.frozen, classifier.start)
         params = net.weights.params.shape
         self._state = {n: t[..., self._trained] if t.shape == params else t for n, t in state.items()}
         net.train(phase.trains != "classifier")
@@ -105,9 +107,7 @@ class Stepper:
                     part.copy_(corrected)
                 elif corrected is not part:
                     gradient = corrected
-            self._setting.optimizer.step_(
-                net.weights.params[..., self._trained], gradient[..., self._trained], self._state, self._lr, active
-            )
+            self._update(gradient, active)
             for section, sums, (own, terms) in zip(self._sections, self._sums, found, strict=True):
                 here = None if active is None else active[section.at]
                 note(sums, self._count[section.at], here, (own, *terms))
@@ -118,6 +118,13 @@ class Stepper:
             for now, before in ((net.weights.buffers, buffers), (net.weights.counters, counters)):
                 if now.numel():
                     now.copy_(torch.where(working, now, before))
+
+    def _update(self, gradient: Tensor, active: Tensor | None) -> None:
+        params, gradient = self._net.weights.params[..., self._trained], gradient[..., self._trained]
+        if self._adds_up:
+            self._state["velocity"] += gradient if active is None else torch.where(active.unsqueeze(-1), gradient, 0.0)
+        else:
+            self._setting.optimizer.step_(params, gradient, self._state, self._lr, active)
 
     def _losses(self, step: Step) -> list[tuple[Tensor, Sequence[Tensor]]]:
         """Each section's loss (...,) and its terms."""
@@ -200,8 +207,11 @@ def outcome(
     """What a client answers when it is done, and its state then. `local` is the client at the end of the phase whose
     weights it returns, of which it hands over what clients share; `means` are its class means, if they were asked for.
     """
-    method = job.setting.method
-    weights = local.weights if method.shared is None else method.shared.take(local.weights)
-    tensors = {**weights.tensors(), "losses": losses, **method.reply(local), **means}
-    counts = {"samples": len(job.samples), "steps": sum(job.steps(phase) for phase in job.task.phases if phase.returns)}
+    method, task = job.setting.method, job.task
+    tensors = {"losses": losses, **means}
+    if task.returns:
+        weights = local.weights if method.shared is None else method.shared.take(local.weights)
+        tensors |= {**weights.tensors(), **method.reply(local)}
+    steps = sum(job.steps(phase) for phase in task.phases if task.answers(phase))
+    counts = {"samples": len(job.samples), "steps": steps}
     return Reply(Payload(tensors, counts), seconds=seconds), state

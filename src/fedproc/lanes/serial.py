@@ -192,7 +192,7 @@ def work_alone(net: SerialNet, job: Job) -> Outcome:
         return _train(net, job)
     started = time.perf_counter()
     if task.kind is Kind.EVALUATE:
-        net.load(job.start(job.state) if task.client >= 0 else job.sent)
+        net.load(job.evaluated)
         payload = _evaluate(net, job)
         setting.synchronise()
         return answered(payload, {"evaluation": time.perf_counter() - started})
@@ -227,7 +227,7 @@ def _train(net: SerialNet, job: Job) -> Outcome:
     for phase in task.phases:
         local, losses = _phase(net, job, phase, state)
         state = setting.method.next_state(local)
-        if phase.returns:
+        if task.answers(phase):
             answer = (local, losses)
     assert answer is not None
     setting.synchronise()
@@ -235,7 +235,7 @@ def _train(net: SerialNet, job: Job) -> Outcome:
     seconds = {"train": trained - started}
     means: Tensors = {}
     if task.means is not None:
-        if not task.phases[-1].returns:
+        if not task.answers(task.phases[-1]):
             net.load(answer[0].weights)
         means = means_of(net, job, task.means)
         setting.synchronise()

@@ -139,6 +139,13 @@ class Job:
         """What the phase starts from; of a task without phases, the client's model as it is between rounds."""
         return self.setting.method.start(self.sent, state, phase.name if phase else "")
 
+    @property
+    def evaluated(self) -> Weights:
+        """What an evaluation is of: what was sent, the client's model as it is between rounds, or its second one."""
+        if self.task.client < 0:
+            return self.sent
+        return self.setting.method.own_model(self.state, self.sent) if self.task.own else self.start(self.state)
+
     def steps(self, phase: Phase) -> int:
         return self.setting.steps(self.samples, phase)
 
@@ -149,10 +156,12 @@ class Job:
         return (sent, tuple(sorted(self.task.settings)))
 
     def epochs_before(self, phase: Phase) -> int:
-        """Epochs of the phases before this one, so that none repeats another's random choices."""
+        """Epochs of the phases before this one that train the same model, so that none repeats another's random
+        choices; two models see the same batches, and so do a gradient of all data and the training after it.
+        """
         done = 0
         for each in self.task.phases:
             if each.name == phase.name:
                 break
-            done += each.epochs
+            done += each.epochs if each.second == phase.second and each.trains != "nothing" else 0
         return done

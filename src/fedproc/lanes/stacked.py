@@ -139,7 +139,7 @@ class StackedExecutor:
                          steps: list[int] = steps) -> None:  # fmt: skip
                 job = jobs[place]
                 before = under_way.get(place)
-                answer = (local, losses) if of[place].returns else before.answer if before else None
+                answer = (local, losses) if job.task.answers(of[place]) else before.answer if before else None
                 under_way[place] = _Trained(job.setting.method.next_state(local), answer)
                 if number == phases - 1:
                     ready.places.append(place)
@@ -332,7 +332,7 @@ class StackedExecutor:
     def _score(self, jobs: Sequence[Job]) -> list[Outcome]:
         started = time.perf_counter()
         setting, sent = jobs[0].setting, _stack([job.task.payload.tensors for job in jobs])
-        models = [job.start(job.state) if job.task.client >= 0 else job.sent for job in jobs]
+        models = [job.evaluated for job in jobs]
         net, weights = self._net(setting), Weights.of(_stack([model.tensors() for model in models]))
         net.train(False)
 
@@ -351,7 +351,7 @@ class StackedExecutor:
 def _pool(job: Job) -> Key:
     """Jobs that agree here can be done side by side."""
     task = job.task
-    phases = tuple((phase.name, phase.trains, phase.returns) for phase in task.phases)
+    phases = tuple((phase.name, phase.trains, phase.returns, phase.frozen) for phase in task.phases)
     means = None if task.kind is Kind.TRAIN else task.means
     return (task.kind, phases, means, task.covariances, *job.setting.pool)
 

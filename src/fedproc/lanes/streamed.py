@@ -51,7 +51,7 @@ class StreamedExecutor:
         groups: dict[Key, list[int]] = {}
         for place, job in enumerate(jobs):
             if job.task.kind is Kind.TRAIN and len(job.samples) >= job.setting.batch_size:
-                phases = tuple((phase.name, phase.trains, phase.returns) for phase in job.task.phases)
+                phases = tuple((phase.name, phase.trains, phase.returns, phase.frozen) for phase in job.task.phases)
                 groups.setdefault((phases, *job.setting.pool, *job.setting.group, job.signature), []).append(place)
         if groups:
             self._captured = {key: lanes for key, lanes in self._captured.items() if key[0] in groups}
@@ -85,7 +85,7 @@ class StreamedExecutor:
             total = [before + now for before, now in zip(total, steps, strict=True)]
             for place, (local, losses) in self._phase(key, jobs, states, number, steps).items():
                 states[place] = jobs[place].setting.method.next_state(local)
-                if jobs[place].task.phases[number].returns:
+                if jobs[place].task.answers(jobs[place].task.phases[number]):
                     answers[place] = (local, losses)
         setting.synchronise()
         trained = time.perf_counter()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from fedproc.methods.central import Central
+from fedproc.methods.ditto import Ditto
 from fedproc.methods.fedavg import FedAvg
 from fedproc.methods.fedavgm import FedAvgM
 from fedproc.methods.fedbn import FedBN
@@ -13,6 +14,7 @@ from fedproc.methods.feddecorr import FedDecorr
 from fedproc.methods.feddyn import FedDyn
 from fedproc.methods.fedetf import FedETF
 from fedproc.methods.fedlc import FedLC
+from fedproc.methods.fedma import FedMA
 from fedproc.methods.fednh import FedNH
 from fedproc.methods.fednova import FedNova
 from fedproc.methods.fedntd import FedNTD
@@ -24,8 +26,11 @@ from fedproc.methods.fedprox import FedProx
 from fedproc.methods.fedrep import FedRep
 from fedproc.methods.fedrs import FedRS
 from fedproc.methods.fedsam import FedSAM
+from fedproc.methods.fedtgp import FedTGP
+from fedproc.methods.fine_tuning import FineTuning
 from fedproc.methods.fpl import FPL
 from fedproc.methods.method import Method
+from fedproc.methods.mime_lite import MimeLite
 from fedproc.methods.moon import Moon
 from fedproc.methods.scaffold import Scaffold
 from fedproc.methods.scaffold_fedproc import ScaffoldFedProc
@@ -61,6 +66,11 @@ OURS: tuple[type[Method], ...] = (
     FedPer,
     FedRep,
     FedBN,
+    FineTuning,
+    Ditto,
+    MimeLite,
+    FedTGP,
+    FedMA,
 )
 METHODS = MappingProxyType({method.name: method for method in OURS})
 FAMILIES = ("averaging", "prototypes", "client drift", "calibration", "representation", "personal", "bounds")
@@ -68,6 +78,9 @@ FAMILIES = ("averaging", "prototypes", "client drift", "calibration", "represent
 # where a paper does not write a method's name as its class has it
 _WRITTEN = {
     "central": "central",
+    "fedma": "matched averaging, fixed width",
+    "fine-tuning": "fine-tuning",
+    "mime-lite": "Mime-lite",
     "moon": "MOON",
     "scaffold": "SCAFFOLD",
     "scaffold+fedproc": "SCAFFOLD + FedProc",

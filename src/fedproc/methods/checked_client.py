@@ -47,6 +47,12 @@ class CheckedClient(Checked):
         self.expect(same_weights(found, sent), "start", found, f"weights like those sent: {kind(sent.params)}")
         return found  # type: ignore[no-any-return]
 
+    def own_model(self, state: Tensors, like: Weights) -> Weights:
+        """The client's second model."""
+        found = self._call("own_model", state, held=[state])
+        self.expect(same_weights(found, like), "own_model", found, f"weights like those sent: {kind(like.params)}")
+        return found  # type: ignore[no-any-return]
+
     def start_optimizer(self, state: Tensors, phase: str, params: Tensor) -> Tensors | None:
         found = self._call("start_optimizer", state, phase, held=[state])
         if found is None:
@@ -146,7 +152,8 @@ class CheckedClient(Checked):
 
     def next_state(self, local: Local) -> Tensors:
         """The client's state after a phase: named and shaped as it began."""
-        whole = {} if self.shared is None or local.phase.second else local.weights.tensors()
+        apart = self.shared is None or local.phase.second or local.phase.trains == "nothing"
+        whole = {} if apart else local.weights.tensors()
         found = {**whole, **self._tensors("next_client_state", local, held=[local])}
         unknown = sorted(set(found) - set(local.state))
         self.expect(not unknown, "next_client_state", unknown, "names that first_client_state has")

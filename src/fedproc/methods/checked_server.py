@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedproc.errors import MethodError
+from fedproc.errors import InputError, MethodError
 from fedproc.methods.checked import RESERVED, Checked, alike, kind, same_weights, shown
 from fedproc.methods.method import ClientProblem, Indices, Method, Options, ServerProblem, TensorInfo
 from fedproc.protocol.payload import Tensors
@@ -28,6 +28,21 @@ class CheckedServer(Checked):
         fine = isinstance(found, int) and not isinstance(found, bool) and found >= 1
         self.expect(fine, "rounds", found, "a whole number of at least 1")
         return found  # type: ignore[no-any-return]
+
+    @property
+    def own_rounds(self) -> int:
+        found = self._call("own_rounds")
+        fine = isinstance(found, int) and not isinstance(found, bool) and found >= 0
+        self.expect(fine, "own_rounds", found, "a whole number of at least 0")
+        return found  # type: ignore[no-any-return]
+
+    @property
+    def aligns(self) -> bool:
+        return type(self.method).align is not Method.align
+
+    @property
+    def has_own(self) -> bool:
+        return type(self.method).own_model is not Method.own_model
 
     @property
     def name(self) -> str:
@@ -97,8 +112,13 @@ class CheckedServer(Checked):
             whole = isinstance(phase.epochs, int) and not isinstance(phase.epochs, bool) and phase.epochs >= 0
             fine = whole and phase.trains in get_args(Trains) and isinstance(phase.name, str)
             self.expect(fine, "phases", phase, f"whole epochs, trains one of {', '.join(get_args(Trains))}")
-        some = any(phase.returns and phase.epochs for phase in found)
-        self.expect(some, "phases", found, "one phase at least that trains and returns weights")
+        for phase in found:
+            fine = isinstance(phase.frozen, int) and phase.frozen >= 0
+            self.expect(fine, "phases", phase, "a number of frozen parameters of at least 0")
+            fine = not (phase.second or phase.trains == "nothing") or not phase.returns
+            self.expect(fine, "phases", phase, "that a second model, or one that is not trained, is not returned")
+        some = any(phase.returns and phase.epochs for phase in found) or all(phase.second for phase in found)
+        self.expect(some, "phases", found, "one phase at least that trains and returns weights, or second models alone")
         names = [phase.name for phase in found]
         self.expect(len(set(names)) == len(names), "phases", names, "phases with names of their own")
         return found  # type: ignore[no-any-return]
@@ -138,6 +158,18 @@ class CheckedServer(Checked):
         fine = isinstance(found, Mapping) and {"beta", "lr"} <= set(found)
         fine = fine and all(isinstance(value, (int, float)) and math.isfinite(value) for value in found.values())
         self.expect(fine, "step_numbers", found, "finite numbers by name, beta and lr among them")
+        return found  # type: ignore[no-any-return]
+
+    def align(self, answers: Sequence[Answer]) -> Sequence[Answer]:
+        found = self._call("align", answers, held=[answers])
+        fine = isinstance(found, (list, tuple)) and all(isinstance(each, Answer) for each in found)
+        fine = fine and [each.client for each in found] == [each.client for each in answers]
+        self.expect(fine, "align", found, "an answer for each that was given, in their order")
+        for after, before in zip(found, answers, strict=True):
+            same = set(after.tensors) == set(before.tensors)
+            same = same and all(alike(after.tensors[name], tensor) for name, tensor in before.tensors.items())
+            self.expect(same, "align", sorted(after.tensors), "tensors named and shaped like those that were given")
+            self._finite("align", after.tensors, [before])
         return found  # type: ignore[no-any-return]
 
     def collect(self, state: Tensors, sums: Tensors, answer: Answer) -> Tensors:
@@ -207,7 +239,7 @@ def made_method(method: type[Method], options: Options, client: ClientProblem, s
     """The method as an object."""
     try:
         return method(options, client, server)
-    except MethodError:
+    except (InputError, MethodError):  # a method may refuse the network
         raise
     except Exception as error:
         raise MethodError(method.name, "__init__", f"{type(error).__name__}: {error}") from error

@@ -31,7 +31,7 @@ from fedproc.errors import MethodError, suggestion
 from fedproc.protocol.guard import Shapes
 from fedproc.protocol.payload import Tensors
 from fedproc.protocol.server_half import Answer, Pass
-from fedproc.protocol.task import MeansMode, Phase
+from fedproc.protocol.task import MeansMode, Phase, Trains
 from fedproc.protocol.weights import Weights
 
 __all__ = [
@@ -51,6 +51,7 @@ __all__ = [
     "Tensors",
     "Term",
     "Terms",
+    "Trains",
     "Weights",
 ]
 
@@ -64,10 +65,20 @@ class Options(BaseModel):
 
 
 @dataclass(frozen=True)
+class TensorInfo:
+    """A tensor of the network: its name (classifier.weight), its shape, and the type of the layer it belongs to."""
+
+    name: str
+    shape: tuple[int, ...]
+    layer: str
+
+
+@dataclass(frozen=True)
 class ClientProblem:
     """What the client's half knows of the experiment: K classes, Q features, the dtype, the momentum of SGD, gamma of
-    the calibration of logits and of similarities, the optimizer's name. Clients of one method whose ClientProblem and
-    options are equal are trained by one object.
+    the calibration of logits and of similarities, the optimizer's name, and the network's parameters in the order in
+    which they lie in the flat vector. Clients of one method whose ClientProblem and options are equal are trained by
+    one object.
     """
 
     classes: int
@@ -77,6 +88,7 @@ class ClientProblem:
     calibrate: float = 0.0
     calibrate_prototypes: float = 0.0
     optimizer: str = "sgd"
+    tensors: tuple[TensorInfo, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,15 +103,6 @@ class ServerProblem:
     client_sizes: tuple[int, ...] = ()
     server_beta: float = 0.9
     server_lr: float = 1.0
-
-
-@dataclass(frozen=True)
-class TensorInfo:
-    """A tensor of the network: its name (classifier.weight), its shape, and the type of the layer it belongs to."""
-
-    name: str
-    shape: tuple[int, ...]
-    layer: str
 
 
 @dataclass(frozen=True)
@@ -240,6 +243,13 @@ class Method:
         """How many rounds there are."""
         return self.server.rounds
 
+    @property
+    def own_rounds(self) -> int:
+        """How many rounds follow those, which train clients' own models alone. The learning rate is the first again
+        then, whatever its schedule.
+        """
+        return 0
+
     @classmethod
     def needs_sgd(cls, options: Options) -> str | None:
         """Why clients must train by SGD with these options, if they must: how far they moved is read as a gradient."""
@@ -262,7 +272,9 @@ class Method:
         return ()
 
     def phases(self, t: int) -> tuple[Phase, ...]:
-        """What a client does one after the other in round t."""
+        """What a client does one after the other in round t. A round of second models alone returns nothing: the global
+        one stays, and neither `reply` nor `collect` is called.
+        """
         return (Phase(self.server.epochs),)
 
     def class_means(self, t: int) -> MeansMode | None:
@@ -296,6 +308,12 @@ class Method:
     def step_numbers(self) -> Mapping[str, float]:
         """What the server step is told besides the vectors."""
         return {"beta": self.server.server_beta, "lr": self.server.server_lr}
+
+    def align(self, answers: Sequence[Answer]) -> Sequence[Answer]:
+        """The round's accepted answers made comparable before anything is summed up: the same, with other values in
+        their tensors. A method that does this holds all clients' weights at once.
+        """
+        return answers
 
     def collect(self, state: Tensors, sums: Tensors, answer: Answer) -> Tensors:
         """Add an accepted training answer to the round's sums, which begin empty; in the clients' order."""
@@ -353,6 +371,12 @@ class Method:
     def start(self, sent: Weights, state: Tensors, phase: str) -> Weights:
         """What a phase of the round starts from."""
         return sent
+
+    def own_model(self, state: Tensors) -> Weights | None:
+        """The model that a client has of its own beside its part of the global one, trained by a second phase; by its
+        `own_accuracy` the method is judged. None: it has none.
+        """
+        return None
 
     def start_optimizer(self, state: Tensors, phase: str) -> Tensors | None:
         """What the optimizer begins a phase with, as `local.optimizer` has it: of SGD, its velocity; None: zeros."""

@@ -54,13 +54,14 @@ def encode_task(task: Task, tensors: bytes | None = None) -> Message:
             "may_be_infinite": sorted(expects.may_be_infinite),
         },
         "settings": dict(task.settings),
-        "phases": [[p.epochs, p.name, p.trains, p.returns, p.second] for p in task.phases],
+        "phases": [[p.epochs, p.name, p.trains, p.returns, p.second, p.frozen] for p in task.phases],
         "means": task.means,
         "covariances": task.covariances,
         "run": task.run,
         "name": task.name,
         "last_accepted": task.last_accepted,
         "on_test": task.on_test,
+        "own": task.own,
     }
     return Message(_head("task", about), encode_tensors(task.payload.tensors) if tensors is None else tensors)
 
@@ -89,6 +90,7 @@ def decode_task(message: Message) -> Task:
             name=about["name"],
             last_accepted=about["last_accepted"],
             on_test=about["on_test"],
+            own=about["own"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Refused(f"not a task: {type(error).__name__}: {error}") from error

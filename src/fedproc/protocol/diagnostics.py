@@ -21,6 +21,7 @@ class Diagnostics:
         self._state = state
         self._sums: Sums | None = None
         self._own: dict[int, tuple[Tensor, Tensor]] = {}
+        self._counts: dict[int, Tensor] = {}
 
     def add(self, client: int, answer: Payload) -> None:
         """Take a client's class means, unless something was wrong with them."""
@@ -29,6 +30,11 @@ class Diagnostics:
             return
         self._own[client] = (means, counts)
         self._sums = add_means(self._sums, means, counts, "uniform")
+
+    def count(self, client: int, answer: Payload) -> None:
+        """Note how many samples of each class a client has, where it tells."""
+        if "class_counts" in answer.tensors:
+            self._counts[client] = answer.tensors["class_counts"]
 
     def settled(self, regular: bool) -> Tensors:
         """The state after this round; an evaluation that is not `regular` leaves what later ones build on."""
@@ -62,4 +68,4 @@ class Diagnostics:
 
     def counts(self) -> dict[int, Tensor]:
         """The class counts (K,) of each client that told them."""
-        return {client: counts for client, (_, counts) in self._own.items()}
+        return self._counts

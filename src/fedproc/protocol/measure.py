@@ -20,6 +20,7 @@ from fedproc.protocol.weights import Weights
 Record = dict[str, Any]
 Measuring = Generator[Exchange, None, tuple[Record, float]]
 OF_CLIENTS = ("client_correct", "client_samples")
+OF_OWN_MODELS = ("accuracy", "accuracy_deviation", "balanced_accuracy", "loss", "client_accuracy_mean")
 BESIDE = ("accuracy", "loss", "prototype_accuracy")  # what is on record of models beside the global one
 
 
@@ -57,6 +58,16 @@ def measure_at_clients(plan: Plan, candidates: Sequence[Candidate], tasks: Seque
     """Models on the held-out images that each client has, pooled: of each candidate, the tasks of all clients. Who does
     not answer is left out; that nobody does is the end.
     """
+    of_each, seconds = yield from _at_clients(plan, tasks)
+    found = [evaluation.measures(evaluation.pooled([payload for _, payload in each])) for each in of_each]
+    measured = _side_by_side(plan, candidates, found)
+    measured["sites"] = {task.name: evaluation.of_site(*_by_class(payload)) for task, payload in of_each[0]}
+    return measured, seconds
+
+
+def _at_clients(
+    plan: Plan, tasks: Sequence[Sequence[Task]]
+) -> Generator[Exchange, None, tuple[list[list[tuple[Task, Payload]]], float]]:
     expects = evaluation.expected_of_client(plan.method.classes)
     asked = [replace(task, expects=expects) for each in tasks for task in each]
     answers: list[tuple[Task, Payload]] = []
@@ -68,13 +79,13 @@ def measure_at_clients(plan: Plan, candidates: Sequence[Candidate], tasks: Seque
         of_each[place // len(tasks[0])].append(answer)
     if not all(of_each):
         raise Diverged(tasks[0][0].round + 1, f"the model cannot be evaluated: {next(iter(exchange.refused.values()))}")
-    found = [evaluation.measures(evaluation.pooled([payload for _, payload in each])) for each in of_each]
-    measured = _side_by_side(plan, candidates, found)
-    measured["sites"] = {
-        task.name: evaluation.of_site(payload.tensors["confusion"].diagonal(), payload.tensors["confusion"].sum(dim=1))
-        for task, payload in of_each[0]
-    }
-    return measured, exchange.seconds.get("evaluation", 0.0)
+    return of_each, exchange.seconds.get("evaluation", 0.0)
+
+
+def _by_class(payload: Payload) -> tuple[Tensor, Tensor]:
+    """Correct answers and images of each class."""
+    confusion = payload.tensors["confusion"]
+    return confusion.diagonal(), confusion.sum(dim=1)
 
 
 def _side_by_side(plan: Plan, candidates: Sequence[Candidate], found: Sequence[Record]) -> Record:
@@ -91,6 +102,37 @@ def measure_clients(plan: Plan, tasks: Sequence[Task], counts: Mapping[int, Tens
     """Each client's own model on the server's held-out images: means over the clients, and the mean over clients of
     their accuracy on images with the classes of their own data (`own_accuracy`).
     """
+    measured, answers, seconds = yield from _of_clients(plan, tasks, counts)
+    measured = _named(_prefix(plan.held_out), measured)
+    if plan.real_sites:
+        measured["sites"] = {
+            task.name: evaluation.of_site(*(answer.tensors[name][task.client] for name in OF_CLIENTS))
+            for task, answer in answers
+        }
+    return measured, seconds
+
+
+def measure_own_models(plan: Plan, tasks: Sequence[Task], counts: Mapping[int, Tensor]) -> Measuring:
+    """The models that clients have beside the global one: `own_accuracy` as above, where clients have held-out images
+    the mean over clients of the accuracy on those; and what they are on all held-out images.
+    """
+    if plan.evaluates_at == "server":
+        measured, _, seconds = yield from _of_clients(plan, tasks, counts)
+    else:
+        (answers,), seconds = yield from _at_clients(plan, [tasks])
+        measured = evaluation.measures(evaluation.pooled([payload for _, payload in answers]))
+        measured["own_accuracy"] = measured["client_accuracy_mean"]
+    prefix = _prefix(plan.held_out)
+    found: Record = {f"{prefix}own_models": {name: measured[name] for name in OF_OWN_MODELS if name in measured}}
+    if "own_accuracy" in measured:
+        found[f"{prefix}own_accuracy"] = measured["own_accuracy"]
+    return found, seconds
+
+
+def _of_clients(
+    plan: Plan, tasks: Sequence[Task], counts: Mapping[int, Tensor]
+) -> Generator[Exchange, None, tuple[Record, list[tuple[Task, Payload]], float]]:
+    """What models at the clients are on the server's held-out images, the answers, and the seconds."""
     expects = evaluation.expected(plan.method.classes, len(plan.clients))
     t = tasks[0].round
     answers, seconds = yield from _ask([replace(task, expects=expects) for task in tasks], t)
@@ -110,13 +152,7 @@ def measure_clients(plan: Plan, tasks: Sequence[Task], counts: Mapping[int, Tens
            if task.client in counts]  # fmt: skip
     if own:
         measured["own_accuracy"] = statistics.fmean(own)
-    measured = _named(_prefix(plan.held_out), measured)
-    if plan.real_sites:
-        measured["sites"] = {
-            task.name: evaluation.of_site(*(answer.tensors[name][task.client] for name in OF_CLIENTS))
-            for task, answer in answers
-        }
-    return measured, seconds
+    return measured, answers, seconds
 
 
 def _own(by_class: Sequence[float | None], counts: Tensor) -> float:

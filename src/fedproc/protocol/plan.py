@@ -48,6 +48,7 @@ class Plan:
     real_sites: bool = False  # the held-out images that the server evaluates on say which client each comes from
     keep: Keep = "last"  # whose model is the run's: the last round's, or the one with the best validation accuracy
     patience: int | None = None  # rounds without a better validation accuracy after which the run ends
+    own_rounds: int = 0  # of the rounds, the last that train clients' own models alone
 
     def depends_on_rounds(self) -> str | None:
         """What makes a run of T rounds differ from the first T of a longer one, if anything does."""
@@ -61,9 +62,10 @@ class Plan:
 
     def lr_at(self, t: int) -> float:
         """The learning rate of round t."""
-        done = t / self.rounds
-        if self.lr_schedule == "constant":
+        federated = self.rounds - self.own_rounds
+        if self.lr_schedule == "constant" or t >= federated:
             return self.lr
+        done = t / federated
         fallen = done if self.lr_schedule == "linear" else (1 - math.cos(math.pi * done)) / 2
         return self.lr - (self.lr - self.lr_floor) * fallen
 

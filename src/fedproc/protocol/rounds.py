@@ -21,7 +21,7 @@ from fedproc.protocol import postprocess
 from fedproc.protocol.diagnostics import Diagnostics
 from fedproc.protocol.exchange import Exchange
 from fedproc.protocol.guard import Expected, Shapes
-from fedproc.protocol.measure import Candidate, measure, measure_at_clients, measure_clients
+from fedproc.protocol.measure import Candidate, measure, measure_at_clients, measure_clients, measure_own_models
 from fedproc.protocol.payload import Payload, Tensors
 from fedproc.protocol.plan import Kept, Plan, Progress, Record, State, cohort
 from fedproc.protocol.server_half import Answer, Pass
@@ -138,6 +138,8 @@ class _Round:
         self._seconds = {"train": 0.0, "prototypes": 0.0, "merge": 0.0, "evaluation": 0.0}
         self._diagnostics = Diagnostics(state.diagnostics)
         self._refused: dict[str, str] = {}
+        self._phases = self._method.phases(self._t)
+        self._returns = any(phase.returns for phase in self._phases)
 
     def play(self) -> Generator[Step, None, tuple[State, Record]]:
         plan, t = self._plan, self._t
@@ -183,8 +185,8 @@ class _Round:
     def _train(self, settings: Record) -> Generator[Step, None, TrainingSums]:
         plan, method, before, t = self._plan, self._method, self._before, self._t
         payload = Payload({**self._sent.tensors(), **method.send(self._own)})
-        means = method.class_means(t)
-        diagnose = method.prototypes(self._own) is None and plan.evaluates(t)
+        means = method.class_means(t) if self._returns else None
+        diagnose = plan.evaluates(t) and (method.prototypes(self._own) is None or not self._returns)
         expects = self._expected_training(means, diagnose)
         samples = [before.sizes[client] for client in self._asked]
         by_samples = dict(zip(self._asked, mean_share(samples), strict=True)) if samples else {}
@@ -193,32 +195,43 @@ class _Round:
         merge = plan.merge.begin(starting.params, method.momentum)
         sums = TrainingSums(starting, merge, plan.batch_size)
         collected: Tensors = {}
+        waiting: list[tuple[Task, Payload]] = []  # where all are looked at before any is summed up
+        aligns = method.aligns and self._returns
+
+        def seen(task: Task, answer: Payload) -> Answer:
+            counts = answer.counts["samples"], answer.counts["steps"]
+            return Answer(task.client, *counts, by_method[task.client], answer.tensors, starting.tensors())
 
         def collect(task: Task, answer: Payload) -> None:
             nonlocal collected
             share = by_method[task.client]
             sums.add(answer, share, by_samples[task.client])
-            counts = answer.counts["samples"], answer.counts["steps"]
-            seen = Answer(task.client, *counts, share, answer.tensors, starting.tensors())
-            collected = method.collect(self._own, collected, seen)
+            if self._returns:
+                collected = method.collect(self._own, collected, seen(task, answer))
+            self._diagnostics.count(task.client, answer)
             if diagnose:
                 self._diagnostics.add(task.client, answer)
 
         tasks = [
             _task(
                 plan, before, Kind.TRAIN, client, payload, replace(expects, counts={"samples": size, "steps": None}),
-                settings=settings, phases=method.phases(t), means=means or ("clean" if diagnose else None),
+                settings=settings, phases=self._phases, means=means or ("clean" if diagnose else None),
             )
             for client, size in zip(self._asked, samples, strict=True)
         ]  # fmt: skip
-        exchange = Exchange(tasks, collect)
+        exchange = Exchange(tasks, (lambda task, answer: waiting.append((task, answer))) if aligns else collect)
         if tasks:
             yield exchange
             _expect_answers(exchange, t)
+        if waiting:
+            aligned = method.align([seen(*each) for each in waiting])
+            for (task, answer), found in zip(waiting, aligned, strict=True):
+                collect(task, replace(answer, tensors=found.tensors))
         self._note(exchange)
         self._accepted = [self._asked[place] for place in exchange.accepted]
         self._everyone = not exchange.refused
-        self._own = method.receive(self._own, collected)
+        if self._returns:
+            self._own = method.receive(self._own, collected)
         return sums
 
     def _shared(self, weights: Weights) -> Weights:
@@ -233,7 +246,7 @@ class _Round:
         state = replace(
             before, round=t + 1, method=self._own, accepted=tuple(accepted), bytes_up=0, bytes_down=0
         )  # fmt: skip
-        if not sums.clients:  # nobody was asked
+        if not sums.returned:  # nobody was asked, or for its own model alone
             return state
         start = self._shared(self._sent)
         merged = postprocess.receive(plan.postprocessors, start.params, sums.params(self._everyone), t)
@@ -250,13 +263,18 @@ class _Round:
 
     def _thawed(self, params: Tensor, start: Tensor) -> Tensor:
         """What no phase trains stays to the bit, whatever momentum the server has."""
-        trains = {phase.trains for phase in self._method.phases(self._t) if phase.returns}
-        if len(trains) != 1 or trains == {"all"}:
+        returning = [phase for phase in self._phases if phase.returns]
+        trains, frozen = {phase.trains for phase in returning}, min(phase.frozen for phase in returning)
+        parted = len(trains) == 1 and trains != {"all"}
+        if not (parted or frozen):
             return params
         shared, classifier = self._plan.shared, self._plan.classifier
         places = torch.arange(len(params)) if shared is None else shared.params
-        inside = ((places >= classifier.start) & (places < classifier.stop)).to(params.device)
-        return torch.where(inside if trains == {"classifier"} else ~inside, params, start)
+        inside = (places >= classifier.start) & (places < classifier.stop)
+        trained = places >= frozen
+        if parted:
+            trained &= inside if trains == {"classifier"} else ~inside
+        return torch.where(trained.to(params.device), params, start)
 
     def _record(self, sums: TrainingSums, settings: Record, state: State) -> Record:
         record: Record = {"round": self._t + 1}
@@ -274,7 +292,7 @@ class _Round:
         }
         if self._plan.evaluates_at != "server":  # real sites, of whom some may have been away
             record["took_part"] = self._accepted
-        if sums.clients and not self._alone:
+        if sums.returned and not self._alone:
             record["update_norm"] = float(length(state.weights.params - self._before.weights.params))
             record["client_drift"] = sums.drift()
         return record
@@ -295,7 +313,8 @@ class _Round:
         plan, method = self._plan, self._method
         own = method.prototypes(self._own)
         regular = plan.evaluates_regularly(self._t)
-        diagnostics = self._diagnostics.settled(regular) if own is None else state.diagnostics
+        observed = own is None and self._returns
+        diagnostics = self._diagnostics.settled(regular) if observed else state.diagnostics
         shown = own or Diagnostics.shown(diagnostics, method.classes, method.features, state.weights.params)
         if plan.shared is not None:
             if last and method.final_models(state.weights, self._own):
@@ -326,7 +345,24 @@ class _Round:
             finals = method.final_models(state.weights, self._own)
             candidates += [Candidate(name, weights, *shown) for name, weights in finals.items()]
         measured, seconds = yield from self._measured(plan, state, candidates)
+        if method.has_own and any(phase.second for phase in self._phases):
+            found, spent = yield from self._own_models(state)
+            measured, seconds = {**measured, **found}, seconds + spent
         return measured, seconds, diagnostics
+
+    def _own_models(self, state: State) -> Generator[Step, None, tuple[Record, float]]:
+        """The models that clients have of their own beside the global one."""
+        plan, method = self._plan, self._method
+        none = Diagnostics.shown({}, method.classes, method.features, state.weights.params)
+        tasks = [
+            _task(
+                plan, state, Kind.EVALUATE, client,
+                Payload({**state.weights.tensors(), **dict(zip(("prototypes", "known"), none, strict=True))}),
+                expects=None, own=True,
+            )
+            for client in _there(state)
+        ]  # fmt: skip
+        return (yield from measure_own_models(plan, tasks, self._diagnostics.counts()))
 
     def _measured(
         self, plan: Plan, state: State, candidates: Sequence[Candidate], on_test: bool = False
@@ -369,9 +405,10 @@ class _Round:
     def _expected_training(self, means: MeansMode | None, diagnose: bool) -> Expected:
         method, weights = self._method, self._sent
         shared = self._shared(weights)
-        tensors = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in shared.tensors().items()}
-        tensors["losses"] = ((1 + len(method.term_names()),), torch.float64)
-        tensors |= method.returns(weights.params.shape[-1], weights.params.dtype)
+        tensors: dict[str, Any] = {"losses": ((1 + len(method.term_names()),), torch.float64)}
+        if self._returns:
+            tensors |= {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in shared.tensors().items()}
+            tensors |= method.returns(weights.params.shape[-1], weights.params.dtype)
         if means is not None or diagnose:
             tensors |= _means_shapes(self._plan, weights)
         only_observe = MEANS if diagnose and means is None else frozenset()

@@ -43,17 +43,19 @@ class TrainingSums:
         self.clients = self.samples = 0
 
     def add(self, payload: Payload, share: float, sample_share: float) -> None:
-        """Take one client's answer; its weights are those that all clients share."""
-        weights, steps = Weights.of(payload.tensors), payload.counts["steps"]
-        if self._merge is not None:
-            self._merge.add(weights.params, share, steps)
-        self._buffers.add(weights.buffers, sample_share)
-        counters = weights.counters
-        self._counters = counters.clone() if self._counters is None else torch.maximum(self._counters, counters)
+        """Take one client's answer; its weights, where some come back, are those that all clients share."""
+        steps = payload.counts["steps"]
+        if "params" in payload.tensors:
+            weights = Weights.of(payload.tensors)
+            if self._merge is not None:
+                self._merge.add(weights.params, share, steps)
+            self._buffers.add(weights.buffers, sample_share)
+            counters = weights.counters
+            self._counters = counters.clone() if self._counters is None else torch.maximum(self._counters, counters)
+            self._moved.append(length(weights.params - self._sent.params))
         row = payload.tensors["losses"].tolist()
         before = self._losses or [0.0] * len(row)
         self._losses = [total + sample_share * value for total, value in zip(before, row, strict=True)]
-        self._moved.append(length(weights.params - self._sent.params))
         self.share += share
         self.sample_share += sample_share
         self.clients += 1
@@ -72,6 +74,11 @@ class TrainingSums:
     def losses(self, everyone: bool) -> list[float]:
         """Total loss and terms."""
         return self._losses if everyone else [value / self.sample_share for value in self._losses]
+
+    @property
+    def returned(self) -> bool:
+        """Whether anybody gave weights back."""
+        return bool(self._moved)
 
     def drift(self) -> float:
         """The mean distance of the clients' parameters from what they were sent."""

@@ -18,6 +18,7 @@ from torch import Tensor
 from fedproc.assembly import Assembly
 from fedproc.errors import Diverged, Failed, RunError, with_flags
 from fedproc.experiment import Experiment
+from fedproc.methods.checked_client import CheckedClient
 from fedproc.methods.plugin import plugin_hash
 from fedproc.networks import encoder_file
 from fedproc.protocol.diagnostics import Diagnostics
@@ -107,7 +108,7 @@ class Keeper:
     def config(self) -> Record:
         """What config.json holds."""
         e = self.experiment
-        config = {**e.config(), "rounds": self.plan.rounds, "fingerprint": self.fingerprint()}
+        config = {**e.config(), "rounds": self.plan.rounds - self.plan.own_rounds, "fingerprint": self.fingerprint()}
         for name in ("partition_file", "encoder_weights", "start_from"):
             path = getattr(e, name)
             if path is not None:
@@ -244,6 +245,17 @@ class Keeper:
             self.folder.write_result(result)
         self.result = result
 
+    def client_models(self) -> dict[int, Weights]:
+        """The models that clients have of their own, here where their states are."""
+        shared, method, found = self.plan.shared, CheckedClient(self.assembly.method), {}
+        if shared is None and not self.plan.method.has_own:
+            return {}
+        for client in range(len(self.plan.clients)):
+            own = self.states.latest(client)
+            if own is not None:
+                found[client] = Weights.of(own) if shared is not None else method.own_model(own, self.state.weights)
+        return found
+
     def _models(self) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
         """The averaged network and its prototypes by file name; or each client's, where they have models of their
         own.
@@ -256,13 +268,10 @@ class Keeper:
         if self.plan.keep == "best" and state.kept is not None:
             weights, shown = state.kept.weights, (state.kept.prototypes, state.kept.known)
         prototypes = dict(zip(("prototypes", "known"), shown, strict=True))
-        if self.plan.shared is not None:
-            for client in range(len(self.plan.clients)):
-                own = self.states.latest(client)
-                if own is not None:
-                    yield client_model(client), layout.named(Weights.of(own))
-            if self.plan.shared.nothing:
-                return
+        for client, own in self.client_models().items():
+            yield client_model(client), layout.named(own)
+        if self.plan.shared is not None and self.plan.shared.nothing:
+            return
         yield "model.safetensors", {**layout.named(weights), **prototypes}
         if state.averaged is not None:
             yield "averaged.safetensors", {**layout.named(state.averaged), **prototypes}

@@ -116,6 +116,7 @@ def as_one_of_many(record: Record, unevaluated: bool) -> Record:
     prefixes: tuple[str, ...] = ()
     if unevaluated:
         names += ("balanced_accuracy", "macro_f1", "auc", "class_accuracy", "prototype_accuracy", "own_accuracy")
+        names += ("own_models",)
         prefixes = ("test_", "val_", "averaged_", "client_accuracy")
     return {name: value for name, value in record.items() if name not in names and not name.startswith(prefixes)}
 

@@ -84,9 +84,8 @@ class Session(Keeper):
             models, wanted = {None: self.state.kept.weights}, "test"
         if wanted == "test" and self.test is not self.held_out:
             asked["test-predictions.csv"] = self.test
-        if self.plan.shared is not None:
-            own = {client: self.states.latest(client) for client in range(len(self.clients))}
-            models = {client: Weights.of(state) for client, state in own.items() if state is not None}
+        if own := self.client_models():
+            models = dict(own.items())
         for name, held_out in asked.items():
             fill = partial(
                 write_predictions, setting=self.setting, images=self.images, held_out=held_out, models=models
@@ -167,7 +166,8 @@ class Session(Keeper):
         if task.kind is not Kind.TRAIN or not self.experiment.keep_clients or self.folder is None:
             return
         payload = outcome[0].payload
-        if task.round == self.plan.rounds - 1 and payload is not None and self.plan.shared is None:
+        own = self.plan.shared is not None or self.plan.method.has_own  # which are kept anyhow
+        if task.round == self.plan.rounds - 1 and payload is not None and not own:
             named = self.setting.layout.named(Weights.of(payload.tensors))
             self.folder.write_model(client_model(task.client), named, self.assembly.description())
 
