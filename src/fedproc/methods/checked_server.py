@@ -140,6 +140,12 @@ class CheckedServer(Checked):
         self.expect(fine, "step_numbers", found, "finite numbers by name, beta and lr among them")
         return found  # type: ignore[no-any-return]
 
+    def averages(self) -> Sequence[str]:
+        found = self._call("averages")
+        fine = isinstance(found, (tuple, list)) and all(isinstance(name, str) for name in found)
+        self.expect(fine, "averages", found, "names of what `returns` has")
+        return tuple(found)
+
     def collect(self, state: Tensors, sums: Tensors, answer: Answer) -> Tensors:
         return self._tensors("collect", state, sums, answer, held=[state, answer])
 

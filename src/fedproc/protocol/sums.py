@@ -42,8 +42,10 @@ class TrainingSums:
         self.share = self.sample_share = 0.0
         self.clients = self.samples = 0
 
-    def add(self, payload: Payload, share: float, sample_share: float) -> None:
-        """Take one client's answer; its weights are those that all clients share."""
+    def add(self, payload: Payload, share: float, sample_share: float, own: Payload | None = None) -> None:
+        """Take one client's answer; its weights are those that all clients share. `own` is the answer as it was before
+        a robust merge.
+        """
         weights, steps = Weights.of(payload.tensors), payload.counts["steps"]
         if self._merge is not None:
             self._merge.add(weights.params, share, steps)
@@ -53,7 +55,7 @@ class TrainingSums:
         row = payload.tensors["losses"].tolist()
         before = self._losses or [0.0] * len(row)
         self._losses = [total + sample_share * value for total, value in zip(before, row, strict=True)]
-        self._moved.append(length(weights.params - self._sent.params))
+        self._moved.append(length((own or payload).tensors["params"] - self._sent.params))
         self.share += share
         self.sample_share += sample_share
         self.clients += 1
