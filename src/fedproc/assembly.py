@@ -21,6 +21,7 @@ from fedproc.methods.checked_server import CheckedServer, made_method
 from fedproc.methods.class_weights import CROSS_ENTROPY
 from fedproc.methods.merges import MERGES
 from fedproc.methods.method import ClientProblem, Method, ServerProblem, TensorInfo
+from fedproc.methods.robust import Robust
 from fedproc.methods.server_steps import SERVER_STEPS
 from fedproc.methods.small_classes import SmallClasses
 from fedproc.networks import EMBEDDING, Layout, Network, NetworkSpec, build, layout_of, load_encoder, load_network
@@ -89,7 +90,8 @@ class Assembly:
             model_seed=e.model_seed,
             batch_size=e.batch_size,
             held_out="val" if e.val_fraction > 0 else "test",
-            merge=MERGES[e.merge or kind.merge],
+            merge=MERGES.get(e.merge or kind.merge, MERGES["mean"]),  # the mean of what a rule made equal
+            rule=self._rule(len(clients)),
             server_step=SERVER_STEPS[e.server_step or kind.server_step],
             lr_schedule=e.lr_schedule,
             lr_floor=e.lr_floor,
@@ -104,6 +106,20 @@ class Assembly:
             keep=e.keep,
             patience=e.patience,
         )
+
+    def _rule(self, clients: int) -> Robust | None:
+        """The robust merge, if there is one, of which so many clients and the method allow."""
+        e, rule = self.experiment, self.experiment.rule
+        if rule is None:
+            return None
+        rule.expect(max(1, round(e.sample * clients)))
+        returned = self.server.returns(self.layout.sizes[0], self.spec.dtype)
+        if alone := sorted(set(returned) - set(self.server.averages())):
+            raise InputError(
+                f"--merge {rule.name}: method {e.method} returns {', '.join(alone)}, of which its `averages` does not "
+                "say that sums are taken; name it there, or take --merge mean"
+            )
+        return rule
 
     def first_weights(self, device: torch.device) -> Weights:
         """What training starts from."""

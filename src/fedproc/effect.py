@@ -13,6 +13,7 @@ from fedproc.given import flag
 from fedproc.methods import METHODS
 from fedproc.methods.fedproc import Prototypical
 from fedproc.methods.prototype_classifier import PrototypeClassifier
+from fedproc.methods.robust import ROBUST
 from fedproc.networks import RESIDUAL
 
 Given = Mapping[str, Any]
@@ -95,8 +96,10 @@ def expect_effect(given: Given, experiments: Iterable[Experiment]) -> None:
 
 
 def _expect_method(name: str, options: Given, made: Sequence[Experiment]) -> None:
-    """Options of a method that runs nowhere."""
+    """Options of a method or a merge that runs nowhere."""
     run = list(dict.fromkeys(experiment.method for experiment in made))
+    if name.replace("_", "-") in ROBUST:
+        run = list(dict.fromkeys(e.merge or e.method_type.merge for e in made if e.method_type.federated)) or run
     if options and name not in {method.replace("-", "_") for method in run}:
         option, value = next(iter(options.items()))
         where = flag(f"{name}.{option}")

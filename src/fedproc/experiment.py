@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from fedproc import optimizers
+from fedproc.attacks import ATTACKS
 from fedproc.data import SOURCES, source_of
 from fedproc.data.augment import AUGMENTATIONS
 from fedproc.data.partition import PARTITIONS
@@ -35,6 +36,7 @@ from fedproc.methods.merges import MERGES, NEEDS_SGD
 from fedproc.methods.method import Method, Options
 from fedproc.methods.own import with_own
 from fedproc.methods.plugin import all_methods
+from fedproc.methods.robust import ROBUST, Robust
 from fedproc.methods.server_steps import SERVER_STEPS
 from fedproc.networks import NETWORKS
 from fedproc.objects import Own
@@ -43,7 +45,8 @@ from fedproc.protocol.plan import Keep
 
 CHOICES: dict[str, dict[str, Any]] = {
     "partition": PARTITIONS,
-    "merge": MERGES,
+    "merge": {**MERGES, **ROBUST},
+    "attack": ATTACKS,
     "server_step": SERVER_STEPS,
 }
 
@@ -157,7 +160,10 @@ class Experiment(BaseModel):
     )
     send_averaged: bool = Field(False, description="send the averaged weights to the clients")
     merge: str | None = Field(
-        None, description="how clients' weights become one (default: the method's)", examples=list(MERGES)
+        None,
+        description="how clients' weights become one (default: the method's); from median on, prototypes and what else "
+        "is averaged, too: hostile clients cannot turn it",
+        examples=[*MERGES, *ROBUST],
     )
     server_step: str | None = Field(
         None,
@@ -205,6 +211,13 @@ class Experiment(BaseModel):
     smallest_class: int = Field(
         1, ge=1, description="fewest images of a class of which a client sends a prototype and a count"
     )
+    attack: str | None = Field(
+        None, description="what hostile clients do, for experiments in the simulator", examples=list(ATTACKS)
+    )
+    attackers: float | None = Field(None, gt=0, lt=1, description="share of the clients that is hostile")
+    attack_strength: float | None = Field(
+        None, gt=0, description="how strongly (follows --attack: sign-flip 1; scaling, noise, prototype-poisoning 10)"
+    )
     seed: int = Field(0, ge=0, lt=2**32, description="sets data seed and model seed")
     data_seed: int = Field(0, ge=0, lt=2**32, description="seed of partition and splits (follows --seed)")
     model_seed: int = Field(0, ge=0, lt=2**32, description="seed of everything else (follows --seed)")
@@ -245,6 +258,7 @@ class Experiment(BaseModel):
     )
     lanes: int | Literal["auto"] = Field("auto", description="clients side by side, a number or auto")
     options: SerializeAsAny[Options] = Field(default_factory=Options, description="options of the method")
+    merge_options: SerializeAsAny[Options] = Field(default_factory=Options, description="options of the merge")
 
     _own: Own = PrivateAttr(default_factory=Own)
 
@@ -253,7 +267,7 @@ class Experiment(BaseModel):
         try:
             self.__pydantic_validator__.validate_python(values, self_instance=self, context=own)
         except ValidationError as error:
-            raise InputError(sentence(error, [*type(self).model_fields, *METHODS])) from None
+            raise InputError(sentence(error, [*type(self).model_fields, *METHODS, *ROBUST])) from None
 
     @model_validator(mode="before")
     @classmethod
@@ -272,9 +286,11 @@ class Experiment(BaseModel):
         own = info.context.methods if isinstance(info.context, Own) else ()
         methods = with_own(all_methods(given["plugin"]), own)
         for name in set(methods) - set(METHODS):
-            if name.replace("-", "_") in cls.model_fields:
-                raise ValueError(f"--plugin: its method {name} has the name of an option; choose another")
+            if name in ROBUST or name.replace("-", "_") in cls.model_fields:
+                what = "a merge" if name in ROBUST else "an option"
+                raise ValueError(f"--plugin: its method {name} has the name of {what}; choose another")
         by_method = {name: given.pop(name.replace("-", "_"), {}) for name in methods}
+        by_merge = {name: given.pop(name.replace("-", "_"), {}) for name in ROBUST}
         method = named("method", given.get("method", "fedproc"), methods)
         own_images = str(given.get("data", "fashion-mini")) not in SOURCES
         given["preset"] = named("preset", given.get("preset", usual(own_images)), PRESETS)
@@ -285,6 +301,8 @@ class Experiment(BaseModel):
                 named(name, given[name], allowed)
         if "augment" in given:
             given["augment"] = _augment(given["augment"])
+        if "attack" in given and (usual_strength := ATTACKS[given["attack"]].strength) is not None:
+            given.setdefault("attack_strength", usual_strength)
         source = source_of(str(given.get("data", "fashion-mini")))
         followed: Given = {"network": source.network, "lr": source.lr, "augment": source.augment, "fit": source.fit}
         followed |= following(given, cls.model_fields["epochs"].default) if own_images else {}
@@ -304,6 +322,9 @@ class Experiment(BaseModel):
                 for name, kind in methods.items()
             }
             merged["options"] = made[method]
+        if "merge_options" not in merged:
+            made_too = {name: _options(name, kind, {}, by_merge[name]) for name, kind in ROBUST.items()}
+            merged["merge_options"] = made_too.get(merged.get("merge") or methods[method].merge, Options())
         return merged
 
     @model_validator(mode="after")
@@ -312,15 +333,16 @@ class Experiment(BaseModel):
             self._own = info.context
         if ":" not in self.network:
             named("network", self.network, NETWORKS)
-        for name, known in (("merge", MERGES), ("server_step", SERVER_STEPS)):
+        for name in ("merge", "server_step"):
             own = getattr(self.method_type, name)
-            if own not in known:
-                raise ValueError(f"--method {self.method}: its {name} {own}: expected {one_of(list(known))}")
+            if own not in CHOICES[name]:
+                raise ValueError(f"--method {self.method}: its {name} {own}: expected {one_of(list(CHOICES[name]))}")
         if not self.method_type.federated:
-            for name in ("merge", "server_step"):
+            for name in ("merge", "server_step", "attack"):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{flag(name)} {getattr(self, name)}: {self.method} merges nothing; leave it out")
         self._optimizer_fits()
+        self._hostility_fits()
         if self.lr_floor > self.lr:
             raise ValueError(f"--lr-floor {self.lr_floor}: expected at most --lr {self.lr}")
         if self.send_averaged and not self.average_weights:
@@ -368,6 +390,27 @@ class Experiment(BaseModel):
             if reason is not None:
                 raise ValueError(f"--optimizer {self.optimizer}: {what} needs sgd: {reason}")
 
+    def _hostility_fits(self) -> None:
+        """Refuse a robust merge of a method that needs the mean, and an attack that is half said."""
+        rule = self.rule
+        if rule is not None and (reason := self.method_type.needs_mean(self.options)) is not None:
+            raise ValueError(f"--merge {rule.name}: --method {self.method} takes no robust merge: {reason}")
+        if self.attack is None:
+            for name in ("attackers", "attack_strength"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"{flag(name)} {getattr(self, name)}: needs --attack, for example sign-flip")
+            return
+        if self.attackers is None:
+            raise ValueError(f"--attack {self.attack}: needs --attackers, for example 0.2")
+        if self.attack_strength is not None and ATTACKS[self.attack].strength is None:
+            raise ValueError(f"--attack-strength {self.attack_strength}: {self.attack} has none; leave it out")
+
+    @property
+    def rule(self) -> Robust | None:
+        """The robust merge, if it is one."""
+        kind = ROBUST.get(self.merge or self.method_type.merge)
+        return None if kind is None else kind(self.merge_options)
+
     @property
     def own(self) -> Own:
         """What was given as objects."""
@@ -384,8 +427,10 @@ class Experiment(BaseModel):
         """Every resolved value, as config.json holds it; Experiment(**config) gives it back, with `own` beside it where
         something was given as an object.
         """
-        values = self.model_dump(mode="json", exclude={"options"})
-        return {**values, self.method: self.options.model_dump(mode="json")}
+        values = self.model_dump(mode="json", exclude={"options", "merge_options"})
+        merge = self.merge_options.model_dump(mode="json")
+        of_merge = {self.merge or self.method_type.merge: merge} if merge else {}
+        return {**values, **of_merge, self.method: self.options.model_dump(mode="json")}
 
 
 def _augment(names: Any) -> str:
@@ -398,7 +443,7 @@ def _augment(names: Any) -> str:
     return ",".join(name for name in AUGMENTATIONS if name in asked)
 
 
-def _options(method: str, kind: type[Method], preset: Given, given: Any) -> Options:
+def _options(method: str, kind: type[Method] | type[Robust], preset: Given, given: Any) -> Options:
     if isinstance(given, Options):
         return given
     if not isinstance(given, dict):

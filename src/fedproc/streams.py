@@ -35,6 +35,8 @@ class Purpose(IntEnum):
     TEST_SPLIT = 11
     TEST_SHARES = 12
     CCVR = 13
+    ATTACKERS = 14
+    ATTACK = 15
     FLIP_VERTICAL = 20
     BRIGHTNESS = 21
     CONTRAST = 22

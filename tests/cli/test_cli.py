@@ -19,6 +19,7 @@ from fedproc.cli.commands import build_parser
 from fedproc.experiment import Experiment
 from fedproc.given import flag
 from fedproc.methods import FAMILIES, METHODS
+from fedproc.methods.robust import ROBUST
 
 SMALL = "--clients 3 --rounds 2 --epochs 1 --device cpu"
 
@@ -151,8 +152,8 @@ def test_help_explains_every_field_with_its_default(capsys: pytest.CaptureFixtur
     printed = " ".join(capsys.readouterr().out.split())
     (run,) = (parser for parser in build_parser()._parsers() if parser.prog == "fedproc run")
     texts = {action.dest: action.help or "" for action in run._actions}
-    fields = {name: field for name, field in Experiment.model_fields.items() if name != "options"}
-    for method, kind in METHODS.items():
+    fields = {name: field for name, field in Experiment.model_fields.items() if "options" not in name}
+    for method, kind in (*METHODS.items(), *ROBUST.items()):
         fields |= {f"{method}.{name}": field for name, field in kind.options_type.model_fields.items()}
     for name, field in fields.items():
         assert field.description and field.description in texts[name], name

@@ -18,9 +18,9 @@ from fedproc import InputError
 from fedproc.lanes import choose
 from fedproc.methods.fedavg import FedAvg
 from fedproc.methods.fedproc import FedProc
-from fedproc.methods.merges import ListMerge, Trained
 from fedproc.methods.method import Method, Options
 from fedproc.methods.moon import Moon
+from fedproc.methods.robust import Median
 from fedproc.methods.scaffold import Scaffold
 from fedproc.protocol.payload import Payload, Tensors
 from fedproc.protocol.postprocess import Postprocessor
@@ -234,14 +234,9 @@ def test_a_round_that_asks_nobody_is_legal() -> None:
     assert world.records[1]["clients"] == 0 and "train_loss" not in world.records[1]
 
 
-def test_a_merge_may_need_the_list() -> None:
-    class Median(ListMerge):
-        def merged(self, start: Tensor, clients: Sequence[Trained]) -> Tensor:
-            assert sum(client.share for client in clients) == pytest.approx(1)
-            return torch.stack([client.params for client in clients]).median(dim=0).values
-
+def test_a_rule_sees_all_clients_at_once() -> None:
     clients = [Client([1.0], [b], samples=n) for b, n in ((0.0, 1), (4.0, 1), (100.0, 7))]
-    assert World(FedAvg, clients, [1.0], rounds=1, plan={"merge": Median()}).path == [[2.5]]
+    assert World(FedAvg, clients, [1.0], rounds=1, plan={"rule": Median(Options())}).path == [[2.5]]
 
 
 def test_a_server_step_may_have_any_state() -> None:

@@ -18,6 +18,7 @@ from fedproc.comparison.overrides import read_variants
 from fedproc.errors import InputError, RunError
 from fedproc.methods.method import Method
 from fedproc.methods.plugin import all_methods
+from fedproc.methods.robust import ROBUST
 from fedproc.report.summary import accuracies, differences
 from fedproc.runs.keeper import Fresh
 from fedproc.runs.result import refusals_in_words
@@ -70,7 +71,8 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     seeds = whole_numbers("--seeds", listed)
     values.pop("seed", None)
     values.pop("method", None)
-    variants = read_variants(parsed.variants, all_methods(parsed.plugin or ())) if parsed.variants else {}
+    tables = {*all_methods(parsed.plugin or ()), *ROBUST}
+    variants = read_variants(parsed.variants, tables) if parsed.variants else {}
     methods = _list("methods", parsed.methods, values.pop("methods", [] if variants else ["fedavg", "fedproc"]))
     below = values.pop("reference", None)
     reference = below if parsed.reference is None else parsed.reference

@@ -235,6 +235,8 @@ def _start(parsed: argparse.Namespace, console: Console) -> int:
     following = frozenset({"batch_size", "epochs"} - set(asked))
     if experiment.method == "central":
         raise InputError("--method central: gathers all images in one place, which is what a federation does not do")
+    if experiment.attack is not None:
+        raise InputError(f"--attack {experiment.attack}: is for experiments in the simulator; leave it out")
     for name in ("min_sites", "timeout", "join_timeout"):
         if getattr(parsed, name) < 1:
             raise InputError(f"--{name.replace('_', '-')} {getattr(parsed, name)}: expected at least 1")

@@ -14,6 +14,7 @@ from fedproc.experiment import Experiment
 from fedproc.given import flag
 from fedproc.methods import METHODS
 from fedproc.methods.method import Method
+from fedproc.methods.robust import ROBUST, Robust
 
 SEPARATOR = "."
 COMMON = (
@@ -25,6 +26,7 @@ COMMON = (
     ("more training", ("sample", "augment", "class_weights", "normalize", "calibrate", "calibrate_prototypes")),
     ("privacy", ("smallest_class",)),
     ("server", ("merge", "server_step", "server_beta", "server_lr", "average_weights", "send_averaged")),
+    ("hostile clients, for experiments", ("attack", "attackers", "attack_strength")),
     ("after the last round", ("ccvr", "ccvr_samples")),
     ("network", ("network", "width", "norm", "normalize_z", "encoder_weights", "start_from")),
     ("seeds", ("seed", "data_seed", "model_seed")),
@@ -58,17 +60,18 @@ def add_workers(parser: Any) -> None:
 def add_experiment_flags(
     parser: argparse.ArgumentParser, without: tuple[str, ...] = (), methods: Mapping[str, type[Method]] = METHODS
 ) -> None:
-    """A flag for every field of the Experiment, and for every option of every method."""
+    """A flag for every field of the Experiment, and for every option of every merge and method."""
     for title, names in COMMON:
         group = parser.add_argument_group(title)
         for name in names:
             if name not in without:
                 _add(group, name, Experiment.model_fields[name])
-    for method_name, method in methods.items():
-        if method.options_type.model_fields:
-            group = parser.add_argument_group(f"options of {method_name}")
-            for name, field in method.options_type.model_fields.items():
-                _add(group, f"{method_name}{SEPARATOR}{name}", field)
+    tables: dict[str, type[Method] | type[Robust]] = {**ROBUST, **methods}
+    for title, kind in tables.items():
+        if kind.options_type.model_fields:
+            group = parser.add_argument_group(f"options of {title}")
+            for name, field in kind.options_type.model_fields.items():
+                _add(group, f"{title}{SEPARATOR}{name}", field)
 
 
 def _add(group: Any, path: str, field: FieldInfo) -> None:

@@ -17,6 +17,7 @@ from fedproc.comparison.overrides import read_variants
 from fedproc.errors import InputError, RunError
 from fedproc.methods.method import Method
 from fedproc.methods.plugin import all_methods
+from fedproc.methods.robust import ROBUST
 from fedproc.simulation.workers.choice import parsed as parsed_workers
 from fedproc.sweep.plan import HELD_OUT, SCORES
 from fedproc.sweep.proposals import SEARCHES
@@ -94,7 +95,9 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
         parsed.out,
         trials=_number("--trials", parsed.trials) if parsed.trials is not None else None,
         promote=[_promotion(word) for word in parsed.promote],
-        variants=read_variants(parsed.variants, all_methods(parsed.plugin or ())) if parsed.variants else None,
+        variants=read_variants(parsed.variants, {*all_methods(parsed.plugin or ()), *ROBUST})
+        if parsed.variants
+        else None,
         search=parsed.search,
         search_seed=_number("--search-seed", parsed.search_seed),
         batch=_number("--batch", parsed.batch),

@@ -91,7 +91,7 @@ class Setting:
     @property
     def pool(self) -> tuple[object, ...]:
         """Jobs whose settings agree here can run side by side as lanes of one stacked network."""
-        images = (id(self.train.images), self.augmentation, self.normalisation)
+        images = (id(self.train.images), id(self.train.labels), self.augmentation, self.normalisation)
         return (self.spec, images, self.batch_size, self.optimizer, self.device, self.method.moves)
 
     @property

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedproc import streams
-from fedproc.methods.method import Answer, Method, Pass, Tensors, Weights
+from fedproc.methods.method import Answer, Method, Options, Pass, Tensors, Weights
 
 Recalibration = Literal["none", "sampled", "lda", "both"]
 
@@ -34,6 +34,10 @@ class CCVR(Method):
     plain: ClassVar[type[Method]]
     how: ClassVar[Recalibration]
     drawn: ClassVar[int]
+
+    @classmethod
+    def needs_mean(cls, options: Options) -> str | None:
+        return super().needs_mean(options) or "--ccvr pools means and covariances exactly; leave it out"
 
     def client_half(self) -> Method:
         return self.plain(self.options, self.client)  # the client's half is the method's own

@@ -172,6 +172,12 @@ class CheckedServer(Checked):
             self._finite("align", after.tensors, [before])
         return found  # type: ignore[no-any-return]
 
+    def averages(self) -> Sequence[str]:
+        found = self._call("averages")
+        fine = isinstance(found, (tuple, list)) and all(isinstance(name, str) for name in found)
+        self.expect(fine, "averages", found, "names of what `returns` has")
+        return tuple(found)
+
     def collect(self, state: Tensors, sums: Tensors, answer: Answer) -> Tensors:
         return self._tensors("collect", state, sums, answer, held=[state, answer])
 

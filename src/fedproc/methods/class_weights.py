@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedproc.methods.method import Answer, Batch, Local, Method, Pass, Tensors, Term, Terms
+from fedproc.methods.method import Answer, Batch, Local, Method, Options, Pass, Tensors, Term, Terms
 
 Weighting = Literal["none", "balanced", "own"]
 
@@ -52,6 +52,11 @@ class BalancedWeights(OwnWeights):
     """Weighted by all clients' counts. A client knows better of what was not told: a class that is rarer at some client
     than --smallest-class counts as told by the others, but not for less than it has itself.
     """
+
+    @classmethod
+    def needs_mean(cls, options: Options) -> str | None:
+        above = super().needs_mean(options)
+        return above or "--class-weights balanced adds up the counts that clients tell; take own"
 
     def opening(self) -> Sequence[Pass]:
         return (*super().opening(), PASS)

@@ -35,6 +35,11 @@ class FedDyn(FedAvg):
     options_type: ClassVar[type[method.Options]] = Options
     options: Options
 
+    @classmethod
+    def needs_mean(cls, options: method.Options) -> str | None:
+        above = super().needs_mean(options)
+        return above or "the server's D must stay the mean of what each client keeps of its own moves"
+
     # the server's half
 
     def first_state(self, params: int) -> Tensors:

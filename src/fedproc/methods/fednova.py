@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from fedproc.methods.fedavg import FedAvg
+from fedproc.methods.method import Options
 
 
 class FedNova(FedAvg):
@@ -13,3 +14,7 @@ class FedNova(FedAvg):
     name: ClassVar[str] = "fednova"
     summary: ClassVar[str] = "FedAvg with moves normalised by local steps (Wang et al. 2020)"
     merge: ClassVar[str] = "normalised"
+
+    @classmethod
+    def needs_mean(cls, options: Options) -> str | None:
+        return super().needs_mean(options) or "it is FedAvg but for the mean of moves by their steps"

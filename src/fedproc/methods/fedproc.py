@@ -82,6 +82,13 @@ class AveragesMeans(FedAvg):
     family: ClassVar[str] = "prototypes"
     options: MeansOptions
 
+    @classmethod
+    def needs_mean(cls, options: method.Options) -> str | None:
+        above = super().needs_mean(options)
+        if getattr(options, "weighting", "uniform") == "uniform":
+            return above
+        return above or f"prototypes are weighted by the counts that clients tell; take --{cls.name}.weighting uniform"
+
     def opening(self) -> Sequence[Pass]:
         """c0: class means of the initial weights over all clients' data."""
         above = super().opening()

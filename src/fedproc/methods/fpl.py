@@ -36,6 +36,10 @@ class FPL(FedAvg):
     options_type: ClassVar[type[method.Options]] = Options
     options: Options
 
+    @classmethod
+    def needs_mean(cls, options: method.Options) -> str | None:
+        return super().needs_mean(options) or "its prototypes are clusters of each client's own class means"
+
     # the server's half
 
     def class_means(self, t: int) -> MeansMode | None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -59,38 +55,6 @@ class _RunningNormalised:
 
     def result(self, whole: float) -> Tensor:
         return (self._origin - self._length / whole**2 * self._move).to(self._dtype)
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A client's parameters after its round, with its share and its steps."""
-
-    params: Tensor
-    share: float
-    steps: int
-
-
-class ListMerge(ABC):
-    """A merge that must see all clients at once (a median, say), and so holds all of their parameters."""
-
-    @abstractmethod
-    def merged(self, start: Tensor, clients: Sequence[Trained]) -> Tensor:
-        """One vector out of the clients', whose shares sum to 1."""
-
-    def begin(self, start: Tensor, momentum: float) -> RunningMerge:
-        return _RunningList(self, start)
-
-
-class _RunningList:
-    def __init__(self, merge: ListMerge, start: Tensor) -> None:
-        self._merge, self._start = merge, start
-        self._clients: list[Trained] = []
-
-    def add(self, params: Tensor, share: float, steps: int) -> None:
-        self._clients.append(Trained(params, share, steps))
-
-    def result(self, whole: float) -> Tensor:
-        return self._merge.merged(self._start, [Trained(c.params, c.share / whole, c.steps) for c in self._clients])
 
 
 NEEDS_SGD = {"normalised": "it divides each client's move by how far as many steps of SGD go"}

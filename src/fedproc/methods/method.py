@@ -255,6 +255,13 @@ class Method:
         """Why clients must train by SGD with these options, if they must: how far they moved is read as a gradient."""
         return None
 
+    @classmethod
+    def needs_mean(cls, options: Options) -> str | None:
+        """Why no robust merge can take the place of the plain one, if none can. Under one, everybody's weights, class
+        means and what `averages` names are the same value when `collect` sees them.
+        """
+        return None
+
     def depends_on_rounds(self) -> str | None:
         """What makes a run of T rounds differ from the first T of a longer one, if anything does."""
         return None
@@ -359,6 +366,12 @@ class Method:
     def returns(self, params: int, dtype: torch.dtype) -> Shapes:
         """Names, shapes and dtypes of what `reply` gives; P is `params`."""
         return {}
+
+    def averages(self) -> Sequence[str]:
+        """Those of `returns` of which the server takes sums or means over clients, so that a robust merge may give
+        everybody the same. A method that returns others takes no robust merge.
+        """
+        return ()
 
     # the client's half
 

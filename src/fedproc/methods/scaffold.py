@@ -71,6 +71,9 @@ class Scaffold(FedAvg):
     def returns(self, params: int, dtype: torch.dtype) -> Shapes:
         return {**super().returns(params, dtype), "control_change": ((params,), dtype)}
 
+    def averages(self) -> Sequence[str]:
+        return (*super().averages(), "control_change")
+
     def reply(self, local: Local) -> Tensors:
         return {**super().reply(local), "control_change": self._new_control(local) - local.state["control"]}
 

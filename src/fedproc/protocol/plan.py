@@ -10,6 +10,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from fedproc import streams
+from fedproc.protocol.agreement import Rule
 from fedproc.protocol.payload import Tensors
 from fedproc.protocol.postprocess import Postprocessor
 from fedproc.protocol.server_half import Merge, ServerHalf, ServerStep
@@ -43,6 +44,7 @@ class Plan:
     classifier: slice = field(default_factory=lambda: slice(0, 0))  # where the classifier's parameters lie
     shared: Shared | None = None  # what clients share of a model; None: all of it
     postprocessors: Sequence[Postprocessor] = ()
+    rule: Rule | None = None  # of a robust merge, which everything that clients send goes through first
     run: str = ""  # tells tasks of different runs apart
     evaluates_at: EvaluatesAt = "server"
     real_sites: bool = False  # the held-out images that the server evaluates on say which client each comes from

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedproc.errors import Diverged, MethodError
 from fedproc.protocol import postprocess
+from fedproc.protocol.agreement import Held
 from fedproc.protocol.diagnostics import Diagnostics
 from fedproc.protocol.exchange import Exchange
 from fedproc.protocol.guard import Expected, Shapes
@@ -116,10 +117,13 @@ def _pass(
     tasks = [
         _task(plan, state, kind, client, payload, expects, **how, covariances=which.covariances) for client in asked
     ]
-    exchange = Exchange(tasks, collect)
+    held = None if plan.rule is None else Held(plan.rule)
+    exchange = Exchange(tasks, held.add if held else collect)
     if tasks:
         yield exchange
         _expect_answers(exchange, state.round)
+    for task, _, answer in held.agreed() if held else ():
+        collect(task, answer)
     return plan.method.receive_pass(own, which, sums), exchange
 
 
@@ -202,15 +206,16 @@ class _Round:
             counts = answer.counts["samples"], answer.counts["steps"]
             return Answer(task.client, *counts, by_method[task.client], answer.tensors, starting.tensors())
 
-        def collect(task: Task, answer: Payload) -> None:
+        def collect(task: Task, answer: Payload, own: Payload | None = None) -> None:
             nonlocal collected
             share = by_method[task.client]
-            sums.add(answer, share, by_samples[task.client])
+            sums.add(answer, share, by_samples[task.client], own)
             if self._returns:
                 collected = method.collect(self._own, collected, seen(task, answer))
             self._diagnostics.count(task.client, answer)
             if diagnose:
-                self._diagnostics.add(task.client, answer)
+                shown = answer if plan.shared is None else own or answer  # of models of their own, their own means
+                self._diagnostics.add(task.client, shown)
 
         tasks = [
             _task(
@@ -219,14 +224,20 @@ class _Round:
             )
             for client, size in zip(self._asked, samples, strict=True)
         ]  # fmt: skip
-        exchange = Exchange(tasks, (lambda task, answer: waiting.append((task, answer))) if aligns else collect)
+        holds = aligns or plan.rule is not None
+        exchange = Exchange(tasks, (lambda task, answer: waiting.append((task, answer))) if holds else collect)
         if tasks:
             yield exchange
             _expect_answers(exchange, t)
-        if waiting:
+        if aligns and waiting:
             aligned = method.align([seen(*each) for each in waiting])
-            for (task, answer), found in zip(waiting, aligned, strict=True):
-                collect(task, replace(answer, tensors=found.tensors))
+            found = zip(waiting, aligned, strict=True)
+            waiting = [(task, replace(answer, tensors=each.tensors)) for (task, answer), each in found]
+        held = None if plan.rule is None else Held(plan.rule, starting.tensors(), method.averages())
+        for task, answer in waiting:
+            held.add(task, answer) if held else collect(task, answer)
+        for task, own, answer in held.agreed() if held else ():
+            collect(task, answer, own)
         self._note(exchange)
         self._accepted = [self._asked[place] for place in exchange.accepted]
         self._everyone = not exchange.refused

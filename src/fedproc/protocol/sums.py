@@ -42,8 +42,10 @@ class TrainingSums:
         self.share = self.sample_share = 0.0
         self.clients = self.samples = 0
 
-    def add(self, payload: Payload, share: float, sample_share: float) -> None:
-        """Take one client's answer; its weights, where some come back, are those that all clients share."""
+    def add(self, payload: Payload, share: float, sample_share: float, own: Payload | None = None) -> None:
+        """Take one client's answer; its weights, where some come back, are those that all clients share. `own` is the
+        answer as it was before a robust merge.
+        """
         steps = payload.counts["steps"]
         if "params" in payload.tensors:
             weights = Weights.of(payload.tensors)
@@ -52,7 +54,7 @@ class TrainingSums:
             self._buffers.add(weights.buffers, sample_share)
             counters = weights.counters
             self._counters = counters.clone() if self._counters is None else torch.maximum(self._counters, counters)
-            self._moved.append(length(weights.params - self._sent.params))
+            self._moved.append(length((own or payload).tensors["params"] - self._sent.params))
         row = payload.tensors["losses"].tolist()
         before = self._losses or [0.0] * len(row)
         self._losses = [total + sample_share * value for total, value in zip(before, row, strict=True)]

@@ -21,6 +21,7 @@ from fedproc.report.families import families_of, finals, validated
 from fedproc.report.gains import draw_gains
 from fedproc.report.gather import Exhibited, Gathered, Group, gather, many
 from fedproc.report.heatmaps import draw_classes, draw_confusions, draw_holdings
+from fedproc.report.notes import hostile, refused
 from fedproc.report.page import Page, claim
 from fedproc.report.searches import add_searches
 from fedproc.report.sites import site_table
@@ -34,7 +35,6 @@ from fedproc.report.summary import (
 from fedproc.report.tables import Grid, Number, Shown, Table
 from fedproc.report.times import PARTS, draw_times
 from fedproc.runs.lock import expect_folder
-from fedproc.runs.result import refusals_in_words
 from fedproc.runs.saved import SavedRun
 from fedproc.statistics import Paired
 
@@ -150,7 +150,7 @@ def _section(
         table = replace(table, note=POOLED if group.pooled else "")
         texts = table.formats() | ({"tex": table.chosen(columns).latex()} if columns else {})
         parts.append(page.table(f"{name}-accuracy", table, texts=texts))
-    parts += _refused(group)
+    parts += refused(group) + hostile(group)
     drawn = {label: runs for label, runs in curves(comparison).items() if runs}
     ends = _ends(drawn)
     for label, runs in group.under_way.items():
@@ -181,13 +181,6 @@ def _sites(page: Page, name: str, group: Group) -> list[str]:
     if (drawn := draw_gains(rows)) is not None:
         parts.append(page.figure(f"{name}-gains", drawn, "Gain of each site over training alone"))
     return parts
-
-
-def _refused(group: Group) -> list[str]:
-    """A line for each run of which answers were refused."""
-    said = {str(run.folder): refusals_in_words(run.metrics) for run in group.runs}
-    lines_ = [f"<li>{escape(folder)}: {escape(words)}</li>" for folder, words in said.items() if words]
-    return [f'<ul class="note">{"".join(lines_)}</ul>'] if lines_ else []
 
 
 def _ends(rows: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> str:

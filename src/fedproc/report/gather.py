@@ -185,7 +185,7 @@ def _unmixed(label: str, runs: Sequence[SavedRun]) -> Labelled:
     """A comparison's row; where its runs differ in more than the seed, one for each setting."""
     settings: dict[str, Record] = {}
     for run in runs:
-        settings[_row_key(run)] = {**_fields(run), **(run.config.get(run.method) or {})}
+        settings[_row_key(run)] = {**_fields(run), **run.options}
     names = {name for setting in settings.values() for name in setting if name != "fingerprint"}
     differing = sorted(name for name in names if _vary(settings.values(), name))
     rows: Labelled = {}
@@ -292,11 +292,11 @@ def _labelled(runs: Sequence[SavedRun]) -> Labelled:
     """Rows by method; where a method has several variants, by the options in which they differ."""
     variants: dict[str, dict[str, Record]] = {}
     for run in runs:
-        variants.setdefault(run.method, {})[run.variant] = run.config.get(run.method) or {}
+        variants.setdefault(run.method, {})[run.variant] = run.options
     rows: Labelled = {}
     for run in runs:
         mine = list(variants[run.method].values())
-        own = run.config.get(run.method) or {}
+        own = run.options
         differing = [name for name in own if _vary(mine, name)]
         if len(mine) > 1 and not differing:
             differing = ["plugin"]

@@ -47,6 +47,9 @@ LATER = {  # fields that came after the first format
     "adam_beta2": 0.999,
     "adam_epsilon": 1e-8,
     "class_weights": "none",
+    "attack": None,
+    "attackers": None,
+    "attack_strength": None,
 }
 LINES: dict[str, type[Schema]] = {
     "metrics.jsonl": MetricsLine,
@@ -139,9 +142,17 @@ class SavedRun:
         return found if isinstance(found, str) else None
 
     @property
+    def options(self) -> Record:
+        """Those of its method and, with the merge's name before them, of its merge."""
+        merge = self.config.get("merge")
+        of_merge = self.config.get(merge) if merge else None
+        named = {f"{merge}.{name}": value for name, value in of_merge.items()} if isinstance(of_merge, dict) else {}
+        return {**(self.config.get(self.method) or {}), **named}
+
+    @property
     def variant(self) -> str:
         """What sets it apart from other runs of its setting, seeds aside."""
-        return json.dumps([self.method, self.config.get(self.method, {}), self.plugin], sort_keys=True)
+        return json.dumps([self.method, self.options, self.plugin], sort_keys=True)
 
 
 def read_run(folder: Path, way_out: str = "") -> SavedRun | None:

@@ -41,6 +41,10 @@ class ConfigFile(Schema):
     epochs: Count
     lr: float
     network: str
+    merge: str | None = None
+    attack: str | None = None
+    attackers: Annotated[float, Field(gt=0, lt=1)] | None = None
+    attack_strength: float | None = None
 
 
 class EnvironmentFile(Schema):

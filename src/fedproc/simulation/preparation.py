@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from fedproc.assembly import Assembly, Subject, assemble
+from fedproc.attacks import ATTACKS, expect_some, flipped_labels, hostile_clients
 from fedproc.data import SOURCES, Images, load, source_of
 from fedproc.data.partition import Deal, Indices, class_counts, deal_test, hold_out
 from fedproc.data.pixels import PixelSums
@@ -95,6 +96,7 @@ class Prepared:
     clients: list[ClientData]
     held_out: HeldOut
     test: HeldOut  # the same, unless validation images are held out
+    hostile: frozenset[int] = frozenset()
 
 
 def prepare(
@@ -112,10 +114,27 @@ def prepare(
     owned = real and (images.test.sites is not None or (e.val_fraction > 0 and e.keep == "last"))
     plan = assembly.plan(names if real else numbers, run, real_sites=owned)
     indices = [torch.from_numpy(own).to(device) for own in training]
+    hostile = _hostile(e, assembly, len(indices))
+    if e.attack is not None and ATTACKS[e.attack].labels:
+        flipped = flipped_labels(bank.labels, [indices[client] for client in hostile], images.classes)
+        bank = replace(bank, labels=flipped)
     clients = ClientData.of_all(indices, bank.labels, images.classes, assembly.spec.dtype)
     test = _test(e, images, training, len(held), library, device)
     held_out = _validation(e, images, [val for _, val in held], training, library, device) if e.val_fraction else test
-    return Prepared(assembly, assembly.setting(bank, device), plan, clients, held_out, test)
+    return Prepared(assembly, assembly.setting(bank, device), plan, clients, held_out, test, frozenset(hostile))
+
+
+def _hostile(experiment: Experiment, assembly: Assembly, clients: int) -> list[int]:
+    """Who is hostile, in experiments with an attack."""
+    e = experiment
+    if e.attack is None or e.attackers is None:
+        return []
+    expect_some(e.attack, e.attackers, clients)
+    server = assembly.server
+    passes = [each for each in (*server.opening(), *server.passes(0), *server.closing()) if not each.counts_only]
+    if ATTACKS[e.attack].prototypes and not passes and server.class_means(0) is None:
+        raise InputError(f"--attack {e.attack}: {e.method} asks clients for no class means; take another attack")
+    return hostile_clients(e.attackers, clients, e.model_seed)
 
 
 def subject_of(experiment: Experiment, images: Images) -> Subject:

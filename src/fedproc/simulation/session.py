@@ -7,6 +7,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from fedproc.assembly import fresh_weights, resolve_device
+from fedproc.attacks import ATTACKS, HostileClient, said
 from fedproc.errors import Diverged, Failed, MethodError
 from fedproc.experiment import Experiment
 from fedproc.files import write_file
@@ -24,6 +25,7 @@ from fedproc.simulation.preparation import Library, deal, prepare, site_names
 from fedproc.site import WITHOUT_LANES, Site
 
 Record = dict[str, Any]
+SHOWN = 10  # clients in a line
 
 
 class Session(Keeper):
@@ -44,10 +46,16 @@ class Session(Keeper):
         prepared = prepare(experiment, self.images, library, place, label)
         super().__init__(experiment, label, prepared.assembly, prepared.plan, place, save_after)
         self.setting, self.clients, self.held_out = prepared.setting, prepared.clients, prepared.held_out
-        self.test = prepared.test
+        self.test, self.hostile = prepared.test, prepared.hostile
         self._loop: Iterator[Step] | None = None
         if skipped := len(self.images.skipped):
             self.notes.append(f"{skipped} image files cannot be read and are left out, as split.csv says")
+        e = experiment
+        if e.attack is not None and e.attackers is not None:
+            who = ", ".join(self.plan.clients[client] for client in sorted(self.hostile)[:SHOWN])
+            more = ", ..." if len(self.hostile) > SHOWN else ""
+            how = said(e.attack, e.attack_strength, e.attackers, len(self.clients))
+            self.notes.append(f"{how}: {who}{more}")
 
     @property
     def client_sizes(self) -> list[int]:
@@ -59,7 +67,15 @@ class Session(Keeper):
             return Site(SERVER, "server", self.setting, None, self.states, self.held_out, test=self.test)
         fresh = partial(fresh_weights, self.experiment, self.setting)
         name, data = self.plan.clients[client], self.clients[client]
-        return Site(client, name, self.setting, data, self.states, self.held_out, fresh, self.plan.postprocessors)
+        chain = (*self.plan.postprocessors, *self._hostility(client))
+        return Site(client, name, self.setting, data, self.states, self.held_out, fresh, chain)
+
+    def _hostility(self, client: int) -> tuple[HostileClient, ...]:
+        """What a hostile client does to its answers."""
+        e = self.experiment
+        if client not in self.hostile or e.attack is None or e.attack_strength is None:
+            return ()
+        return (HostileClient(ATTACKS[e.attack], e.attack_strength, e.model_seed, self.plan.shared),)
 
     @cached_property
     def config(self) -> Record:
