@@ -61,6 +61,7 @@ def encode_task(task: Task, tensors: bytes | None = None) -> Message:
         "name": task.name,
         "last_accepted": task.last_accepted,
         "on_test": task.on_test,
+        "privacy": dict(task.privacy),
     }
     return Message(_head("task", about), encode_tensors(task.payload.tensors) if tensors is None else tensors)
 
@@ -89,6 +90,7 @@ def decode_task(message: Message) -> Task:
             name=about["name"],
             last_accepted=about["last_accepted"],
             on_test=about["on_test"],
+            privacy=about["privacy"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Refused(f"not a task: {type(error).__name__}: {error}") from error

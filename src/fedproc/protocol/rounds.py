@@ -24,9 +24,9 @@ from fedproc.protocol.guard import Expected, Shapes
 from fedproc.protocol.measure import Candidate, measure, measure_at_clients, measure_clients
 from fedproc.protocol.payload import Payload, Tensors
 from fedproc.protocol.plan import Kept, Plan, Progress, Record, State, cohort
-from fedproc.protocol.server_half import Answer, Pass
+from fedproc.protocol.server_half import Answer, Pass, PrivateSum
 from fedproc.protocol.sums import TrainingSums, length, mean_share
-from fedproc.protocol.task import Kind, MeansMode, Reply, Task
+from fedproc.protocol.task import SERVER, Kind, MeansMode, Reply, Task
 from fedproc.protocol.weights import Weights
 
 MEANS = frozenset({"class_means", "class_counts"})
@@ -138,6 +138,7 @@ class _Round:
         self._seconds = {"train": 0.0, "prototypes": 0.0, "merge": 0.0, "evaluation": 0.0}
         self._diagnostics = Diagnostics(state.diagnostics)
         self._refused: dict[str, str] = {}
+        self._privacy = state.privacy
 
     def play(self) -> Generator[Step, None, tuple[State, Record]]:
         plan, t = self._plan, self._t
@@ -184,7 +185,8 @@ class _Round:
         plan, method, before, t = self._plan, self._method, self._before, self._t
         payload = Payload({**self._sent.tensors(), **method.send(self._own)})
         means = method.class_means(t)
-        diagnose = method.prototypes(self._own) is None and plan.evaluates(t)
+        private = self._private_sum(means)
+        diagnose = private is None and method.prototypes(self._own) is None and plan.evaluates(t)
         expects = self._expected_training(means, diagnose)
         samples = [before.sizes[client] for client in self._asked]
         by_samples = dict(zip(self._asked, mean_share(samples), strict=True)) if samples else {}
@@ -194,32 +196,50 @@ class _Round:
         sums = TrainingSums(starting, merge, plan.batch_size)
         collected: Tensors = {}
 
-        def collect(task: Task, answer: Payload) -> None:
+        def take(client: int, answer: Payload, share: float, sample_share: float, clients: float = 1.0) -> None:
             nonlocal collected
-            share = by_method[task.client]
-            sums.add(answer, share, by_samples[task.client])
+            sums.add(answer, share, sample_share)
             counts = answer.counts["samples"], answer.counts["steps"]
-            seen = Answer(task.client, *counts, share, answer.tensors, starting.tensors())
+            seen = Answer(client, *counts, share, answer.tensors, starting.tensors(), clients)
             collected = method.collect(self._own, collected, seen)
+
+        def collect(task: Task, answer: Payload) -> None:
+            if private is not None:
+                private.add(answer)
+                return
+            take(task.client, answer, by_method[task.client], by_samples[task.client])
             if diagnose:
                 self._diagnostics.add(task.client, answer)
 
         tasks = [
             _task(
-                plan, before, Kind.TRAIN, client, payload, replace(expects, counts={"samples": size, "steps": None}),
+                plan, before, Kind.TRAIN, client, payload,
+                private.expected if private else replace(expects, counts={"samples": size, "steps": None}),
                 settings=settings, phases=method.phases(t), means=means or ("clean" if diagnose else None),
+                privacy=plan.privacy.told(before.privacy) if plan.privacy else {},
             )
             for client, size in zip(self._asked, samples, strict=True)
         ]  # fmt: skip
-        exchange = Exchange(tasks, collect)
+        exchange = Exchange(tasks, collect, private.check if private else None)
         if tasks:
             yield exchange
             _expect_answers(exchange, t)
         self._note(exchange)
         self._accepted = [self._asked[place] for place in exchange.accepted]
-        self._everyone = not exchange.refused
+        self._everyone = private is not None or not exchange.refused
+        if private is not None:  # what follows sees one answer, also where nobody was asked
+            answer, self._privacy = private.result()
+            take(SERVER, answer, 1.0, 1.0, private.clients)
+            self._up, self._down = private.bytes_up, round(private.clients * payload.bytes)
         self._own = method.receive(self._own, collected)
         return sums
+
+    def _private_sum(self, means: MeansMode | None) -> PrivateSum | None:
+        if self._plan.privacy is None:
+            return None
+        params = self._sent.params
+        returned = self._method.returns(params.shape[-1], params.dtype)
+        return self._plan.privacy.begin(self._before.privacy, self._t, self._sent, returned, means is not None)
 
     def _shared(self, weights: Weights) -> Weights:
         return weights if self._plan.shared is None else self._plan.shared.take(weights)
@@ -231,7 +251,8 @@ class _Round:
         for client in self._accepted:
             accepted[client] = t
         state = replace(
-            before, round=t + 1, method=self._own, accepted=tuple(accepted), bytes_up=0, bytes_down=0
+            before, round=t + 1, method=self._own, accepted=tuple(accepted), bytes_up=0, bytes_down=0,
+            privacy=self._privacy,
         )  # fmt: skip
         if not sums.clients:  # nobody was asked
             return state
@@ -260,6 +281,8 @@ class _Round:
 
     def _record(self, sums: TrainingSums, settings: Record, state: State) -> Record:
         record: Record = {"round": self._t + 1}
+        if self._plan.privacy is not None:
+            return {**record, **self._private_record(sums, settings, state)}
         if sums.clients:
             losses = sums.losses(self._everyone)
             record["train_loss"] = losses[0]
@@ -278,6 +301,23 @@ class _Round:
             record["update_norm"] = float(length(state.weights.params - self._before.weights.params))
             record["client_drift"] = sums.drift()
         return record
+
+    def _private_record(self, sums: TrainingSums, settings: Record, state: State) -> Record:
+        """What follows from the noisy sum and from what everybody may know: clients and bytes are the expected ones,
+        and nothing is said of losses, samples, drift, or who was asked.
+        """
+        plan = self._plan
+        assert plan.privacy is not None
+        return {
+            "lr": settings["lr"],
+            "alpha": settings.get("alpha", 0.0),
+            "clients": round(plan.sample * len(plan.clients)),
+            "samples": 0,
+            "bytes_up": self._up,
+            "bytes_down": self._down,
+            "update_norm": float(length(state.weights.params - self._before.weights.params)),
+            **plan.privacy.record(self._before.privacy, self._t),
+        }
 
     def _traffic(self) -> Record:
         """What crossed in this round so far, and which answers were refused."""

@@ -45,7 +45,8 @@ class Task:
     `last_accepted` is the round of the client's last accepted training (-1: none), by which a client on another machine
     knows whether the state it set aside counts. `means`: class means are taken, clean (evaluation mode, every sample)
     or training (batch statistics, augmented, whole batches); `covariances` are wanted with them. `on_test`: an
-    evaluation on the test images of a run that otherwise evaluates on validation images.
+    evaluation on the test images of a run that otherwise evaluates on validation images. `privacy` are the numbers by
+    which a client of a private run clips its answer and adds its noise.
     """
 
     kind: Kind
@@ -61,6 +62,7 @@ class Task:
     name: str = ""
     last_accepted: int = -1
     on_test: bool = False
+    privacy: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def epochs(self) -> int:

@@ -46,6 +46,7 @@ LATER = {  # fields that came after the first format
     "adam_beta2": 0.999,
     "adam_epsilon": 1e-8,
     "class_weights": "none",
+    "privacy": None,
 }
 LINES: dict[str, type[Schema]] = {
     "metrics.jsonl": MetricsLine,
