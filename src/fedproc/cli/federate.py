@@ -23,6 +23,7 @@ from fedproc.experiment import Experiment
 from fedproc.federate.names import require_nvflare
 from fedproc.methods.method import Method
 from fedproc.report.sites import site_table
+from fedproc.runs.result import promise_kept
 
 NOT_HERE = (
     "data", "data_dir", "predictions", "clients", "partition", "beta", "classes_per_client", "partition_file",
@@ -232,7 +233,7 @@ def _start(parsed: argparse.Namespace, console: Console) -> int:
     fixed = {"data": FEDERATION, "checkpoint_every": 1}  # sites keep few rounds of what they may have to go back to
     asked = merged(below, given(parsed))
     if asked.get("privacy"):
-        defaults = {}  # mean and deviation of pixels are not told, and classes are hidden in the noise
+        defaults = {"smallest_class": 5}  # mean and deviation of pixels are not told
     experiment = Experiment(**{**defaults, **asked, **fixed})
     if experiment.privacy is not None and parsed.classes is None:
         raise InputError("--classes: needed by a private run, whose sites do not tell which classes they have")

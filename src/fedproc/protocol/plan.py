@@ -101,8 +101,8 @@ class Kept:
 class State:
     """Everything between two rounds: rounds done, the model, and what each owner keeps: the method, the server step,
     the averaged weights, the diagnostics, the choice of the best model, privacy. `sizes` are the clients' samples,
-    learnt before the first round (0: a client that did not say); `accepted` is the round of each one's last accepted training;
-    bytes are those not yet on record.
+    learnt before the first round (0: a client that did not say); `accepted` is the round of each one's last accepted
+    training; bytes are those not yet on record.
     """
 
     round: int
