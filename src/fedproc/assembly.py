@@ -26,7 +26,14 @@ from fedproc.methods.server_steps import SERVER_STEPS
 from fedproc.methods.small_classes import SmallClasses
 from fedproc.networks import EMBEDDING, Layout, Network, NetworkSpec, build, layout_of, load_encoder, load_network
 from fedproc.optimizers import Optimizer
+from fedproc.privacy.allowed import objection_to_network, objection_to_passes
+from fedproc.privacy.client import PrivateClient
+from fedproc.privacy.options import PrivacyOptions
+from fedproc.privacy.promise import Promise
+from fedproc.privacy.randomness import Randomness, Secure, Seeded
+from fedproc.privacy.server import PrivateServer
 from fedproc.protocol.plan import EvaluatesAt, Plan
+from fedproc.protocol.postprocess import Postprocessor
 from fedproc.protocol.weights import Shared, Weights
 
 
@@ -75,9 +82,14 @@ class Assembly:
         )
 
     def plan(
-        self, clients: Sequence[str], run: str = "", evaluates_at: EvaluatesAt = "server", real_sites: bool = False
+        self,
+        clients: Sequence[str],
+        run: str = "",
+        evaluates_at: EvaluatesAt = "server",
+        real_sites: bool = False,
+        federation: bool = False,
     ) -> Plan:
-        """What the round loop needs; clients are names."""
+        """What the round loop needs; clients are names. With `federation` they are on other machines."""
         e, kind = self.experiment, self.experiment.method_type
         return Plan(
             method=self.server,
@@ -99,12 +111,13 @@ class Assembly:
             send_averaged=e.send_averaged,
             classifier=self.layout.span("classifier."),
             shared=self.shared,
-            postprocessors=postprocessors(e),
+            postprocessors=postprocessors(e, federation),
             run=run,
             evaluates_at=evaluates_at,
             real_sites=real_sites,
             keep=e.keep,
             patience=e.patience,
+            privacy=private_server(e, len(clients), self.server.rounds, federation),
         )
 
     def _rule(self, clients: int) -> Robust | None:
@@ -183,7 +196,19 @@ def assemble(experiment: Experiment, subject: Subject, make: Callable[[NetworkSp
     if (shared is not None or server.has_own) and (e.keep == "best" or e.patience is not None):
         given = "--keep best" if e.keep == "best" else f"--patience {e.patience}"
         raise InputError(f"{given}: {e.method} has models of each client's own; leave it out")
+    if e.privacy is not None:
+        _expect_protected(e, server, network, shared)
     return Assembly(e, subject, spec, network, layout, method, server, shared)
+
+
+def _expect_protected(e: Experiment, server: CheckedServer, network: Network, shared: Shared | None) -> None:
+    """Refuse what shows only now that a private run would tell."""
+    if shared is not None or server.has_own:
+        raise InputError(f"--method {e.method}: not for a private run: who evaluates clients' own models tells of them")
+    if (reason := objection_to_passes(server, e.rounds)) is not None:
+        raise InputError(f"--method {e.method}: not for a private run: {reason}")
+    if (reason := objection_to_network(network)) is not None:
+        raise InputError(f"--network {e.network}: not for a private run: {reason}; a ResNet takes --norm group")
 
 
 def resolve_device(name: str) -> torch.device:
@@ -198,9 +223,29 @@ def resolve_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def postprocessors(experiment: Experiment) -> tuple[SmallClasses, ...]:
-    """What acts on answers before they are sent."""
-    return (SmallClasses(experiment.smallest_class),) if experiment.smallest_class > 1 else ()
+def postprocessors(experiment: Experiment, federation: bool = False) -> tuple[Postprocessor, ...]:
+    """What acts on answers before they are sent; privacy comes last, so that nothing is added to what it bounds."""
+    found: tuple[Postprocessor, ...] = ()
+    if experiment.smallest_class > 1:
+        found += (SmallClasses(experiment.smallest_class),)
+    if (privacy := experiment.privacy) is not None:
+        found += (PrivateClient(privacy, _randomness(experiment, privacy, federation)),)
+    return found
+
+
+def private_server(
+    experiment: Experiment, clients: int, rounds: int, federation: bool = False
+) -> PrivateServer | None:  # fmt: skip
+    """The server's half of privacy; its noise is found here, and a budget that does not last is refused."""
+    privacy = experiment.privacy
+    if privacy is None:
+        return None
+    promise = Promise(privacy, experiment.sample, clients, rounds).checked()
+    return PrivateServer(promise, _randomness(experiment, privacy, federation), privacy.secure(federation))
+
+
+def _randomness(experiment: Experiment, privacy: PrivacyOptions, federation: bool) -> Randomness:
+    return Secure() if privacy.secure(federation) else Seeded(experiment.model_seed)
 
 
 def network_spec(experiment: Experiment, subject: Subject) -> NetworkSpec:

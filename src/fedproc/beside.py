@@ -18,7 +18,7 @@ FINE_TUNING_EPOCHS = fine_tuning.EPOCHS
 # of the federation, or of the choice of its model
 LEFT_OUT = {
     "method", "plugin", "options", "merge", "server_step", "server_beta", "server_lr", "sample", "average_weights",
-    "send_averaged", "ccvr", "calibrate", "calibrate_prototypes", "keep", "patience", "target_accuracy",
+    "send_averaged", "ccvr", "privacy", "calibrate", "calibrate_prototypes", "keep", "patience", "target_accuracy",
     "merge_options", "attack", "attackers", "attack_strength",
 }  # fmt: skip
 

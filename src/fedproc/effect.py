@@ -12,9 +12,11 @@ from fedproc.experiment import Experiment
 from fedproc.given import flag
 from fedproc.methods import METHODS
 from fedproc.methods.fedproc import Prototypical
+from fedproc.methods.method import Method
 from fedproc.methods.prototype_classifier import PrototypeClassifier
 from fedproc.methods.robust import ROBUST
 from fedproc.networks import RESIDUAL
+from fedproc.privacy.options import PrivacyOptions
 
 Given = Mapping[str, Any]
 WITH_PROTOTYPE_LOSS = (Prototypical, PrototypeClassifier)
@@ -83,11 +85,47 @@ REASONS: dict[str, Reason] = {
 }
 
 
+def _adaptive(p: PrivacyOptions, e: Experiment) -> str | None:
+    return None if p.clipping == "adaptive" else "is for --privacy.clipping adaptive"
+
+
+def _class_means(p: PrivacyOptions, e: Experiment) -> str | None:
+    ours = METHODS.get(e.method)
+    return f"{e.method} sends no prototypes" if ours and ours.class_means is Method.class_means else None
+
+
+def _returned(p: PrivacyOptions, e: Experiment) -> str | None:
+    ours = METHODS.get(e.method)
+    return f"{e.method} returns nothing besides" if ours and ours.returns is Method.returns else None
+
+
+PRIVACY_REASONS: dict[str, Callable[[PrivacyOptions, Experiment], str | None]] = {
+    "quantile": _adaptive,
+    "clip_rate": _adaptive,
+    "count_noise": _adaptive,
+    "prototype_bound": _class_means,
+    "prototype_scale": _class_means,
+    "prototype_memory": _class_means,
+    "returned_scale": _returned,
+}
+
+
+def _expect_privacy(options: Given, made: Sequence[Experiment]) -> None:
+    for name, value in ((name.replace("-", "_"), value) for name, value in options.items() if value is not None):
+        if name in PRIVACY_REASONS:
+            reasons = [PRIVACY_REASONS[name](e.privacy, e) for e in made if e.privacy is not None]
+            if reasons and all(reasons):
+                where = flag(f"privacy.{name}")
+                raise InputError(f"{where} {_shown(value)}: has no effect: {reasons[0]}; leave it out")
+
+
 def expect_effect(given: Given, experiments: Iterable[Experiment]) -> None:
     """Refuse a value that changes none of the experiments it was given for."""
     made = list(experiments)
     for name, value in ((name.replace("-", "_"), value) for name, value in given.items() if value is not None):
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and name == "privacy":
+            _expect_privacy(value, made)
+        elif isinstance(value, Mapping):
             _expect_method(name, value, made)
         elif name in REASONS:
             reasons = [REASONS[name](experiment) for experiment in made]

@@ -41,6 +41,8 @@ from fedproc.methods.server_steps import SERVER_STEPS
 from fedproc.networks import NETWORKS
 from fedproc.objects import Own
 from fedproc.presets import PRESETS, of_method, usual
+from fedproc.privacy.allowed import objection
+from fedproc.privacy.options import PrivacyOptions, options_of
 from fedproc.protocol.plan import Keep
 
 CHOICES: dict[str, dict[str, Any]] = {
@@ -218,6 +220,7 @@ class Experiment(BaseModel):
     attack_strength: float | None = Field(
         None, gt=0, description="how strongly (follows --attack: sign-flip 1; scaling, noise, prototype-poisoning 10)"
     )
+    privacy: PrivacyOptions | None = Field(None, description="differential privacy of clients")
     seed: int = Field(0, ge=0, lt=2**32, description="sets data seed and model seed")
     data_seed: int = Field(0, ge=0, lt=2**32, description="seed of partition and splits (follows --seed)")
     model_seed: int = Field(0, ge=0, lt=2**32, description="seed of everything else (follows --seed)")
@@ -289,6 +292,7 @@ class Experiment(BaseModel):
             if name in ROBUST or name.replace("-", "_") in cls.model_fields:
                 what = "a merge" if name in ROBUST else "an option"
                 raise ValueError(f"--plugin: its method {name} has the name of {what}; choose another")
+        given["privacy"] = privacy = options_of(given.get("privacy", {}))
         by_method = {name: given.pop(name.replace("-", "_"), {}) for name in methods}
         by_merge = {name: given.pop(name.replace("-", "_"), {}) for name in ROBUST}
         method = named("method", given.get("method", "fedproc"), methods)
@@ -318,9 +322,16 @@ class Experiment(BaseModel):
                 rounds, epochs = (merged.get(name, cls.model_fields[name].default) for name in ("rounds", "epochs"))
                 below["solo"] = {"epochs": max(1, int(number(rounds) * number(epochs))), "start": "same"}
             made = {
-                name: _options(name, kind, {**below.get(name, {}), **preset.get(name, {})}, by_method[name])
+                name: _options(
+                    name, kind,
+                    {
+                        **below.get(name, {}), **preset.get(name, {}),
+                        **(kind.private_options if privacy is not None else {}),
+                    },
+                    by_method[name],
+                )
                 for name, kind in methods.items()
-            }
+            }  # fmt: skip
             merged["options"] = made[method]
         if "merge_options" not in merged:
             made_too = {name: _options(name, kind, {}, by_merge[name]) for name, kind in ROBUST.items()}
@@ -367,7 +378,29 @@ class Experiment(BaseModel):
                 raise ValueError(f"{flag(name)} {given}: only for your own images; {self.data} is read as it is")
         if self.partition == "file" and self.partition_file is None:
             raise ValueError("--partition file: needs --partition-file")
+        if self.privacy is not None:
+            self._private_fits()
         return self
+
+    def _private_fits(self) -> None:
+        """Refuse what a private run would tell of clients unprotected."""
+        how = f"a private run (--privacy.{'epsilon' if self.privacy and self.privacy.epsilon else 'noise'})"
+        reason = objection(self.method_type, self.options, self.merge or self.method_type.merge)
+        if reason is not None:
+            raise ValueError(f"--method {self.method}: not for {how}: {reason}")
+        for name, plain, why in (
+            ("attack", None, "hostile clients do not clip what they send; try one at a time"),
+            ("ccvr", "none", "it asks clients for means and covariances, which are not protected"),
+            ("val_fraction", 0.0, "validation images are the clients' own; test images are the server's"),
+            ("keep_clients", False, "it saves what each client trained"),
+            ("normalize", "known", "mean and deviation of the clients' images are not protected; take known"),
+        ):
+            if (value := getattr(self, name)) != plain:
+                raise ValueError(f"{flag(name)} {str(value).lower()}: not for {how}: {why}")
+        if self.class_weights == "balanced":
+            raise ValueError(
+                f"--class-weights balanced: not for {how}: clients would tell their class counts; take own"
+            )
 
     def _optimizer_fits(self) -> None:
         """Refuse numbers of another optimizer, and what is defined for SGD alone."""

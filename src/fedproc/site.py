@@ -81,11 +81,9 @@ class Site:
         """How many samples there are, or of each class how many: what a site answers without lanes."""
         if self.data is None:
             return Reply(None, "no training data")
-        samples = {"samples": len(self.data)}
-        if task.kind is Kind.DESCRIBE:
-            return Reply(Payload({}, samples))
-        counts = Payload({"class_counts": self.data.class_counts.to(torch.int64)}, samples)
-        return Reply(postprocess.send(self._postprocessors, task, counts))
+        counts = {} if task.kind is Kind.DESCRIBE else {"class_counts": self.data.class_counts.to(torch.int64)}
+        found = Payload(counts, {"samples": len(self.data)})
+        return Reply(postprocess.send(self._postprocessors, task, found))
 
     def job(self, task: Task) -> Job:
         """What lanes need to do the task; a method's hooks are tried out before the first training."""
@@ -118,7 +116,12 @@ class Site:
         if task.kind is Kind.EVALUATE:  # lanes find more than every server asks for
             asked = {name: tensor for name, tensor in payload.tensors.items() if name in task.expects.tensors}
             payload = Payload(asked, payload.counts)
-        return Reply(postprocess.send(self._postprocessors, task, payload), found.refused, found.seconds)
+        sent = postprocess.send(self._postprocessors, task, payload)
+        return Reply(sent) if self._quiet else Reply(sent, found.refused, found.seconds)
+
+    @property
+    def _quiet(self) -> bool:
+        return any(each.quiet for each in self._postprocessors)
 
     def accepted(self, task: Task, outcome: Outcome) -> None:
         """The answer was accepted (or, where that shows only later, was sent): its state is the client's."""
@@ -133,6 +136,6 @@ class Site:
         try:
             executor.execute([self.job(task)], lambda place, outcome: found.append(outcome))
         except (LaneError, MethodError) as error:
-            return Reply(None, str(error))
+            return Reply(None, "the task failed" if self._quiet else str(error))
         self.accepted(task, found[0])
         return self.reply(task, found[0])

@@ -41,6 +41,11 @@ class Purpose(IntEnum):
     BRIGHTNESS = 21
     CONTRAST = 22
     SATURATION = 23
+    TAKES_PART = 30  # a client in a round with Poisson cohorts
+    NOISE = 31  # that privacy adds at the server
+    CLIENT_NOISE = 32
+    COUNT_NOISE = 33
+    CLIENT_COUNT_NOISE = 34
 
 
 def signed(word: int) -> int:
@@ -136,10 +141,14 @@ def uniforms(at: int, count: int) -> Tensor:
 def normals(at: int, count: int) -> Tensor:
     """`count` standard normals in float64 at one key (Box-Muller), on the CPU."""
     half = (count + 1) // 2
-    first = 1.0 - uniforms(fold(at, 0), half)  # in (0, 1], so the logarithm is finite
-    second = uniforms(fold(at, 1), half)
+    return box_muller(uniforms(fold(at, 0), half), uniforms(fold(at, 1), half))[:count]
+
+
+def box_muller(first: Tensor, second: Tensor) -> Tensor:
+    """Twice as many standard normals as there are pairs of uniform numbers in [0, 1)."""
+    first = 1.0 - first  # in (0, 1], so the logarithm is finite
     radius, angle = torch.sqrt(-2.0 * torch.log(first)), 2.0 * math.pi * second
-    return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)])[:count]
+    return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)])
 
 
 def order(at: int, count: int) -> Tensor:

@@ -78,15 +78,22 @@ def test_serial_and_stacked_agree(
 
 
 RIVALS = sorted(set(METHODS) - {"fedavg", "fedproc", "solo"})
+PLAIN = ("fedma",)  # for networks without batch-norm alone
 FLOAT32 = ("central", "fedavgm", "fednova", "fedprox", "moon", "scaffold", "two-stage")  # the others in the slow tests
 AGREEING = [("float64", 1e-9, method) for method in RIVALS] + [
     pytest.param("float32", 1e-5, method, marks=[] if method in FLOAT32 else pytest.mark.slow) for method in RIVALS
 ]
 
 
+def skip_misfits(network: str, method: str) -> None:
+    if method in PLAIN and network == "batch-norm":
+        pytest.skip(f"{method} is for networks without batch-norm")
+
+
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize(("dtype", "tolerance", "method"), AGREEING)
 def test_every_rival_agrees(train: Train, network: str, method: str, dtype: str, tolerance: float) -> None:
+    skip_misfits(network, method)
     agree(train, tolerance, network=NETWORKS[network], method=method, dtype=dtype, rounds=2, lr=0.01, calibrate=0.5)
 
 
@@ -164,7 +171,7 @@ STREAMED = ("fedavg", "fedproc", "moon", "scaffold", "two-stage")
     ("network", "method"),
     [(network, method) for network in NETWORKS for method in STREAMED]
     + [("simple-cnn", method) for method in RIVALS if method not in STREAMED]
-    + [pytest.param("batch-norm", m, marks=pytest.mark.slow) for m in RIVALS if m not in STREAMED],
+    + [pytest.param("batch-norm", m, marks=pytest.mark.slow) for m in RIVALS if m not in (*STREAMED, *PLAIN)],
 )
 def test_streamed_agrees(train: Train, network: str, method: str) -> None:
     given = {"method": method, "network": "resnet18" if network == "batch-norm" else "simple-cnn", "width": 8}
@@ -269,7 +276,9 @@ def test_optimizers_and_class_weights_agree(train: Train, method: str, how: str,
         assert distance(serial, train(images, "serial", 1, **plain)) > 1e-6
 
 
-ADAM_ALLOWED = [name for name in RIVALS if name not in {"scaffold", "fednova", "feddc", "scaffold+fedproc"}]
+ADAM_ALLOWED = [
+    name for name in RIVALS if name not in {"scaffold", "fednova", "feddc", "scaffold+fedproc", "mime-lite"}
+]
 
 
 @pytest.mark.parametrize(
@@ -387,6 +396,7 @@ def test_edges_work(train: Train, shape: dict[str, int], given: dict[str, object
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-5)])
 def test_executors_agree_on_a_gpu(train: Train, network: str, method: str, dtype: str, tolerance: float) -> None:
+    skip_misfits(network, method)
     given = {"network": NETWORKS[network], "method": method, "dtype": dtype, "lr": 0.01}
     agree(train, tolerance, device="cuda", **given)
     images = toy_images(absent=2)
@@ -399,17 +409,22 @@ def test_executors_agree_on_a_gpu(train: Train, network: str, method: str, dtype
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 @pytest.mark.parametrize("how", OPTIMIZERS)
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-3)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-4)])
 def test_optimizers_and_class_weights_agree_on_a_gpu(
     train: Train, network: str, how: str, dtype: str, tolerance: float
 ) -> None:
-    """Adam divides small gradients by their size, rounding and all: in float32 it is less close than SGD."""
+    """Adam divides gradients that are rounding alone (of biases before a batch-norm) by their size, unless its epsilon
+    is above it.
+    """
     given = {"network": NETWORKS[network], "method": "fedproc", "dtype": dtype, "lr": 0.002, **OPTIMIZERS[how]}
+    given |= {"adam_epsilon": 1e-4} if dtype == "float32" and given.get("optimizer", "sgd") != "sgd" else {}
     images = toy_images(absent=2)
     serial = train(images, device="cpu", **given)
     executors = [("serial", 1), ("stacked", 4), *([("streamed", 2)] if network == "simple-cnn" else [])]
     for executor, lanes in executors:
-        assert distance(serial, train(images, executor, lanes, device="cuda", **given)) < tolerance
+        with using_precision("fp32"):
+            found = train(images, executor, lanes, device="cuda", **given)
+        assert distance(serial, found) < tolerance
 
 
 @pytest.mark.gpu
@@ -421,7 +436,9 @@ def test_all_augmentations_agree_on_a_gpu(train: Train, channels: int, dtype: st
     given = {"augment": EVERY, "dtype": dtype, "lr": 0.01}
     serial = train(images, device="cpu", **given)
     for executor, lanes in (("serial", 1), ("stacked", 4), ("streamed", 4)):
-        assert distance(serial, train(images, executor, lanes, device="cuda", **given)) < tolerance
+        with using_precision("fp32"):
+            found = train(images, executor, lanes, device="cuda", **given)
+        assert distance(serial, found) < tolerance
 
 
 @pytest.mark.gpu

@@ -23,6 +23,7 @@ from fedproc.experiment import Experiment
 from fedproc.federate.names import require_nvflare
 from fedproc.methods.method import Method
 from fedproc.report.sites import site_table
+from fedproc.runs.result import promise_kept
 
 NOT_HERE = (
     "data", "data_dir", "predictions", "clients", "partition", "beta", "classes_per_client", "partition_file",
@@ -231,7 +232,13 @@ def _start(parsed: argparse.Namespace, console: Console) -> int:
     defaults = {"normalize": "measured", "smallest_class": 5}
     fixed = {"data": FEDERATION, "checkpoint_every": 1}  # sites keep few rounds of what they may have to go back to
     asked = merged(below, given(parsed))
+    if asked.get("privacy"):
+        defaults = {"smallest_class": 5}  # mean and deviation of pixels are not told
     experiment = Experiment(**{**defaults, **asked, **fixed})
+    if experiment.privacy is not None and parsed.classes is None:
+        raise InputError("--classes: needed by a private run, whose sites do not tell which classes they have")
+    if experiment.privacy is not None and parsed.server_test is None:
+        raise InputError("--server-test: needed by a private run, whose sites do not tell how they fare")
     following = frozenset({"batch_size", "epochs"} - set(asked))
     if experiment.method == "central":
         raise InputError("--method central: gathers all images in one place, which is what a federation does not do")
@@ -263,10 +270,12 @@ def _show_result(console: Console, out: Path, result: dict[str, Any]) -> int:
     if result["status"] != "finished":
         kind = Diverged if result["status"] == "diverged" else Failed
         raise kind(result["round"], result["reason"])
-    print_table(console, site_table(site_rows([compared(str(result["method"]), {0: out}, {})])))
+    if "privacy" not in result:
+        print_table(console, site_table(site_rows([compared(str(result["method"]), {0: out}, {})])))
     names = {"test_accuracy": "of the kept model", "final_accuracy": "over all", "val_final_accuracy": "by validation"}
     name = next(name for name in names if name in result)
     said = f"accuracy {names[name]} {100 * float(result[name]):.2f} %, {result['rounds']} rounds"
+    said += promise_kept(result)
     console.print(f"{said}; written to {out}", highlight=False)
     return 0
 

@@ -15,6 +15,7 @@ from fedproc.given import flag
 from fedproc.methods import METHODS
 from fedproc.methods.method import Method
 from fedproc.methods.robust import ROBUST, Robust
+from fedproc.privacy.options import PrivacyOptions
 
 SEPARATOR = "."
 COMMON = (
@@ -66,6 +67,9 @@ def add_experiment_flags(
         for name in names:
             if name not in without:
                 _add(group, name, Experiment.model_fields[name])
+    group = parser.add_argument_group("differential privacy", "of clients: docs/privacy.md")
+    for name, field in PrivacyOptions.model_fields.items():
+        _add(group, f"privacy{SEPARATOR}{name}", field)
     tables: dict[str, type[Method] | type[Robust]] = {**ROBUST, **methods}
     for title, kind in tables.items():
         if kind.options_type.model_fields:

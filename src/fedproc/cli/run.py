@@ -25,7 +25,7 @@ from fedproc.files import write_file
 from fedproc.methods.method import Method
 from fedproc.methods.plugin import all_methods
 from fedproc.report.sites import site_table
-from fedproc.runs.result import refusals_in_words
+from fedproc.runs.result import promise_kept, refusals_in_words
 from fedproc.simulation.drive import Run, run
 from fedproc.simulation.watching import Everybody
 from fedproc.watchers.console import Display
@@ -135,8 +135,11 @@ def _show(done: Run, out: Path, console: Console) -> None:
     if refused := refusals_in_words(done.metrics):
         table.add_row("refused answers", refused)
     table.add_row("rounds", f"{done.result['rounds']}")
+    if kept := promise_kept(done.result):
+        table.add_row("privacy", kept.removeprefix(", "))
     table.add_row("seconds", f"{done.result['seconds']:.1f}")
-    table.add_row("samples per second", f"{done.result['samples_per_second']:,.0f}")
+    if done.result["samples_per_second"]:
+        table.add_row("samples per second", f"{done.result['samples_per_second']:,.0f}")
     console.print(table)
     for note in done.notes:
         console.print(note, highlight=False)

@@ -42,7 +42,7 @@ def read_variants(path: Path, methods: Collection[str]) -> dict[str, Given]:
         if not isinstance(values, dict):
             raise InputError(f"--variants {path}: {label} = {values}: expected a table [{label}] of overrides")
         for name, value in values.items():
-            if isinstance(value, dict) and name.replace("_", "-") not in methods:
+            if isinstance(value, dict) and name.replace("_", "-") not in (*methods, "privacy"):
                 raise InputError(
                     f"--variants {path}: [{label}.{name}]: an unquoted dot begins a table inside the table {label}; "
                     f'write ["{label}.{name}"] for a variant of that name'

@@ -157,7 +157,8 @@ class Driver:
         """Go on with the run to its end, or to the end of the segment."""
         try:
             outcome = self._play_run(self._experiment, self._run, None)
-            if outcome == "finished" and self._experiment.method_type.federated:
+            private = self._experiment.privacy is not None  # what sites find beside would tell of their images
+            if outcome == "finished" and self._experiment.method_type.federated and not private:
                 outcome = self._play_beside()
             return self._over(outcome)
         except Ended:
@@ -204,6 +205,8 @@ class Driver:
                     self.status.round, self.status.rounds = keeper.state.round, keeper.plan.rounds
             if keeper.result is not None:
                 return self._finished(keeper, took_part is None)
+            for line in keeper.plan.privacy.words() if keeper.plan.privacy is not None else ():
+                self._say(line)
             with keeper.executor() as executor:
                 self._rounds(keeper, took_part, executor)
             return self._finished(keeper, took_part is None)
@@ -281,9 +284,10 @@ class Driver:
             normalisation = source_of(FEDERATION).normalisation(channels)
         sizes = [max(1, sum(each.counts)) * (1 - experiment.val_fraction) for each in seen.values()]
         batch_size, epochs = experiment.batch_size, experiment.epochs
-        if "batch_size" in self._options.following:
+        following = self._options.following if experiment.privacy is None else frozenset()
+        if "batch_size" in following:
             batch_size = batch_size_for(sizes)
-        if "epochs" in self._options.following:
+        if "epochs" in following:
             epochs = epochs_for(sizes, batch_size, epochs)
         agreement = Agreement(names, channels, side, normalisation.mean, normalisation.std, batch_size, epochs)
         for site in (name for name in self._sites if name in seen):

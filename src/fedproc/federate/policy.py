@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
+from fedproc.privacy.accountant import epsilon
 
 FILE = "policy.toml"
 TEXT = """\
@@ -20,6 +21,9 @@ max_epochs = 100                   # of a round
 smallest_class = 5                 # of a class with fewer training images no prototype is sent
 # networks = ["my_module:Encoder"] # modules of your own that may be imported here; left out: none
 diagnostics = true                 # class means that only serve the nearest-prototype accuracy may be sent
+# max_epsilon = 8.0                # private runs alone, that promise no more than this, at a delta of max_delta or less
+# max_delta = 1e-5
+# own_noise = 1.0                  # runs alone in which this site itself adds so much noise, in clip bounds
 """
 
 
@@ -34,6 +38,9 @@ class Policy(BaseModel):
     smallest_class: int = Field(default=5, ge=1)
     diagnostics: bool = True
     networks: list[str] = Field(default_factory=list)
+    max_epsilon: float | None = Field(default=None, gt=0)
+    max_delta: float = Field(default=1e-5, gt=0, lt=1)
+    own_noise: float = Field(default=0.0, ge=0)
 
     def objection(self, experiment: Experiment) -> str | None:
         """Why this site takes no part in an experiment, if it does not."""
@@ -48,7 +55,30 @@ class Policy(BaseModel):
         if experiment.smallest_class < self.smallest_class:
             wanted, asked = self.smallest_class, experiment.smallest_class
             return f"its policy wants --smallest-class {wanted} or more, the run has {asked}"
+        return self._objection_to_privacy(experiment)
+
+    def _objection_to_privacy(self, experiment: Experiment) -> str | None:
+        privacy = experiment.privacy
+        if self.own_noise and (privacy is None or privacy.where == "server"):
+            return f"its policy wants noise of {self.own_noise:g} on its own answers: --privacy.where client"
+        if self.max_epsilon is None:
+            return None
+        if privacy is None:
+            return f"its policy wants a private run: --privacy.epsilon {self.max_epsilon:g} or less"
+        spent = privacy.epsilon
+        if privacy.noise is not None:
+            spent = epsilon(privacy.noise, experiment.sample, experiment.rounds, privacy.delta)
+        if spent is None or spent > self.max_epsilon:
+            return f"its policy wants epsilon {self.max_epsilon:g} at most, the run has {spent or 0.0:.2f}"
+        if privacy.delta > self.max_delta:
+            return f"its policy wants --privacy.delta {self.max_delta:g} at most, the run has {privacy.delta:g}"
         return None
+
+    def objection_to_noise(self, noise: float) -> str | None:
+        """Why this site does not answer with so little noise of its own, in clip bounds, if it does not."""
+        if noise >= self.own_noise:
+            return None
+        return f"its policy wants noise of {self.own_noise:g} on its own answers, asked for {noise:.3g}"
 
 
 def read_policy(kit: Path) -> Policy:

@@ -18,7 +18,7 @@ from fedproc.data import folder as folders
 from fedproc.data.augment import Normalisation
 from fedproc.data.names import alike, normal
 from fedproc.data.pixels import PixelSums
-from fedproc.errors import RunError
+from fedproc.errors import InputError, RunError
 from fedproc.experiment import Experiment
 from fedproc.federate.joining import Joined, Seen
 from fedproc.files import write_json
@@ -27,6 +27,7 @@ from fedproc.lanes.evaluate import HeldOut
 from fedproc.methods.plugin import plugin_hash
 from fedproc.networks import encoder_file
 from fedproc.protocol.guard import Refused
+from fedproc.protocol.plan import EvaluatesAt
 from fedproc.protocol.task import SERVER
 from fedproc.runs.keeper import Keeper
 from fedproc.runs.schema import read_config, read_json
@@ -131,13 +132,22 @@ def code_of(experiment: Experiment) -> tuple[str | None, str | None]:
     return plugin_hash(experiment.method, experiment.plugin), network
 
 
+def _evaluates_at(experiment: Experiment, server_test: str | None) -> EvaluatesAt:
+    """Sites of a private run tell nothing of their own test images."""
+    if experiment.privacy is not None:
+        if server_test is None:
+            raise InputError("--server-test: needed by a private run, whose sites do not tell how they fare")
+        return "server"
+    return "clients" if server_test is None else "both"
+
+
 class ServerRun(Keeper):
     """A run as the server keeps it. Sites' states stay at the sites."""
 
     def __init__(self, experiment: Experiment, run: str, agreement: Agreement, server_test: str | None) -> None:
         self.agreement = a = agreement
         assembly = assemble(experiment, a.subject)
-        plan = assembly.plan(a.sites, run, "clients" if server_test is None else "both")
+        plan = assembly.plan(a.sites, run, _evaluates_at(experiment, server_test), federation=True)
         super().__init__(experiment, experiment.method, assembly, plan, torch.device("cpu"))
         self._setting: Setting | None = None
         self._held_out: HeldOut | None = None

@@ -13,6 +13,8 @@ from safetensors.torch import load, save
 
 from fedproc.errors import RunError
 from fedproc.files import naming, sweep, write_file
+from fedproc.protocol.codec import Message
+from fedproc.protocol.guard import Refused
 from fedproc.protocol.payload import Tensors
 from fedproc.site import OwnState
 
@@ -60,6 +62,31 @@ class DiskState(OwnState):
         kept = {*sorted(number for number in numbers if number <= round_number)[-KEPT:], self._round}
         for number in set(numbers) - kept:
             self._file(number).unlink(missing_ok=True)
+
+
+class Answered:
+    """The answer to the last round of a run whose sites add noise: asked again, a site says the very same, for another
+    draw of the noise would tell more of the same images.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "answered"
+
+    def again(self, round_number: int) -> Message | None:
+        """The answer to this round, if it was given; refused where a later one was."""
+        try:
+            found = self._file.read_bytes()
+        except FileNotFoundError:
+            return None
+        told, head = (int.from_bytes(found[place : place + 8], "big") for place in (0, 8))
+        if round_number < told:
+            raise Refused(f"it has answered round {told + 1} of a private run, and answers none before it again")
+        return Message(found[16 : 16 + head], found[16 + head :]) if round_number == told else None
+
+    def keep(self, round_number: int, message: Message) -> None:
+        """Write it down before it leaves."""
+        sizes = b"".join(number.to_bytes(8, "big") for number in (round_number, len(message.head)))
+        write_file(self._file, lambda path: path.write_bytes(sizes + message.head + message.body))
 
 
 def expect_same_data(folder: Path, fingerprint: str) -> str | None:

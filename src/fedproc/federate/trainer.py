@@ -38,7 +38,7 @@ from fedproc.federate.lifeline import end_with_standard_input
 from fedproc.federate.log import say
 from fedproc.federate.names import LARGEST_MESSAGE
 from fedproc.federate.policy import Policy, read_policy
-from fedproc.federate.state import DiskState, expect_same_data
+from fedproc.federate.state import Answered, DiskState, expect_same_data
 from fedproc.lanes import Bank, ClientData, Executor, choose, resolve_precision, using_precision
 from fedproc.lanes.evaluate import HeldOut
 from fedproc.methods.checked_server import CheckedServer
@@ -66,6 +66,7 @@ class OneRun:
     site: Site
     states: DiskState
     executor: Executor
+    answered: Answered | None = None  # where the site itself adds noise to its answers
 
     def needs_means(self, task: Task) -> bool:
         """Whether the method itself wants class means with this task, and not only its accuracy's measurement."""
@@ -153,11 +154,18 @@ class Trainer:
             self._images.clear()
             self._banks.clear()
         strange = sorted(set(files.class_names) - set(asked.classes or files.class_names))
+        if strange and experiment.privacy is not None:
+            raise Refused("it has images of a class that is none of --classes")
         if strange:
             known = ", ".join(asked.classes or ())
             raise Refused(f"it has images of {strange[0]}, which is none of the classes {known}")
         self._invitations[asked.run] = experiment
-        said = Joined(version=__version__, classes=list(files.class_names), channels=files.channels, side=files.side)
+        classes = list(files.class_names)
+        if experiment.privacy is not None:
+            if asked.classes is None:
+                raise Refused("a private run needs --classes: which of them a site has is not told")
+            classes = list(asked.classes)
+        said = Joined(version=__version__, classes=classes, channels=files.channels, side=files.side)
         say(self._kit, f"invited to {asked.run}: {experiment.method}, {experiment.rounds} rounds; joining")
         return self._sent(asked.run, "joined", None, said.model_dump(exclude={"what"}), tell(said))
 
@@ -209,6 +217,9 @@ class Trainer:
         counts = np.bincount(images.train.labels, minlength=len(asked.classes))
         shown = np.where(counts >= max(policy.smallest_class, experiment.smallest_class), counts, 0).tolist()
         said = Seen(sums=list(found.sums), squares=list(found.squares), pixels=found.pixels, counts=shown)
+        if experiment.privacy is not None:
+            nothing = [0] * asked.channels
+            said = Seen(sums=nothing, squares=nothing, pixels=1, counts=[0] * len(asked.classes))
         return self._sent(asked.run, "seen", None, said.model_dump(exclude={"what"}), tell(said))
 
     def _invited(self, run: str) -> Experiment:
@@ -241,7 +252,7 @@ class Trainer:
         states = DiskState(folder, self._device)
         site = Site(
             asked.client, self._name, setting, data, states, held_out,
-            partial(fresh_weights, experiment, setting), postprocessors(experiment), whole,
+            partial(fresh_weights, experiment, setting), postprocessors(experiment, federation=True), whole,
         )  # fmt: skip
         kind = "streamed" if self._on_gpu(setting.spec.foreign) else "serial"
         executor = choose(kind, 1, self._threads, [setting], 1)
@@ -249,8 +260,10 @@ class Trainer:
             self._runs.pop(asked.run).executor.close()
         while len(self._runs) >= MOST_RUNS:
             self._runs.pop(next(iter(self._runs))).executor.close()
-        self._runs[asked.run] = OneRun(experiment, assembly.server, site, states, executor)
-        said = Ready(samples=len(data))
+        private = experiment.privacy
+        answered = Answered(folder) if private is not None and private.where == "client" else None
+        self._runs[asked.run] = OneRun(experiment, assembly.server, site, states, executor, answered)
+        said = Ready(samples=len(data) if private is None else 1)
         return self._sent(asked.run, "ready", None, said.model_dump(exclude={"what"}), tell(said))
 
     def _on_gpu(self, foreign: bool) -> bool:
@@ -273,17 +286,25 @@ class Trainer:
         if (objection := policy.objection(run.experiment)) is not None:
             raise Refused(objection)
         run.expect_due(task)
+        if (objection := policy.objection_to_noise(task.privacy.get("noise", 0.0))) is not None:
+            raise Refused(objection)
+        if run.answered is not None and (again := run.answered.again(task.round)) is not None:
+            say(self._kit, f"{task.run} round {task.round + 1}: asked again, the same is sent")
+            return self._sent(task.run, str(task.kind), task.round, {"again": True}, again)
         task = replace(task, payload=task.payload.to(self._device))
         run.states.settle(task.last_accepted)
         self._expect_state(run, task)
         began = time.monotonic()
         asked = run.experiment
-        with using_precision(resolve_precision(asked.precision, self._device, run.executor.name, asked.dtype)):
+        here = torch.cuda.device(self._device) if self._device.type == "cuda" else contextlib.nullcontext()
+        with here, using_precision(resolve_precision(asked.precision, self._device, run.executor.name, asked.dtype)):
             reply = run.site.do(task, run.executor)
         if reply.payload is not None and not policy.diagnostics and not run.needs_means(task):
             kept = {name: t for name, t in reply.payload.tensors.items() if name not in MEANS}
             reply = Reply(Payload(kept, reply.payload.counts), reply.refused, reply.seconds)
         message = codec.encode_reply(reply)
+        if run.answered is not None and reply.payload is not None:
+            run.answered.keep(task.round, message)
         said = audit.contents(reply.payload) if reply.payload is not None else {"reason": reply.refused or ""}
         size = len(message.head) + len(message.body)
         outcome = f"sent {size / 1e6:.2f} MB" if reply.payload is not None else f"declined: {reply.refused}"

@@ -42,7 +42,7 @@ def sgd_(
 @triton.jit
 def _adam(
     weights_at, gradient, mean_at, squares_at, lr, size, root, active, P,
-    weights_lane, gradient_lane, mean_lane, squares_lane, beta1, beta2, epsilon, decay,
+    weights_lane, gradient_lane, mean_lane, squares_lane, rest1, beta2, rest2, epsilon, decay,
     DECOUPLED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     lane = tl.program_id(1).to(tl.int64)
@@ -56,8 +56,8 @@ def _adam(
         weights = weights * (1 - tl.load(lr + lane) * decay)
     else:
         slope = slope + decay * weights
-    mean = mean + (1 - beta1) * (slope - mean)
-    squares = beta2 * squares + (1 - beta2) * slope * slope
+    mean = mean + rest1 * (slope - mean)
+    squares = beta2 * squares + rest2 * slope * slope
     below = tl.sqrt(squares) / tl.load(root + lane) + epsilon
     tl.store(mean_at + lane * mean_lane + i, mean, ok)
     tl.store(squares_at + lane * squares_lane + i, squares, ok)
@@ -73,8 +73,10 @@ def adam_(
     the weight decay.
     """
     lanes, count = params.shape
+    beta1, beta2, epsilon, decay = constants
     _adam[(ceil_div(count, BLOCK), lanes)](
         params, gradient, mean, squares, lr, size, root, active.view(torch.uint8), count,
-        params.stride(0), gradient.stride(0), mean.stride(0), squares.stride(0), *constants,
+        params.stride(0), gradient.stride(0), mean.stride(0), squares.stride(0),
+        1 - beta1, beta2, 1 - beta2, epsilon, decay,  # differences of doubles, not of what is left of them in float32
         DECOUPLED=decoupled, BLOCK=BLOCK, num_warps=4,
     )  # fmt: skip

@@ -73,6 +73,9 @@ class CapturedLanes:
         self._mask = torch.zeros(0 if plain else shape, dtype=torch.bool, device=device)
         example_draws = setting.augmentation.draw_nothing(device)
         self._draws = {name: torch.zeros(shape, dtype=torch.int16, device=device) for name in example_draws}
+        # what a captured kernel reads must live as long as the graph
+        images = setting.train.images.device
+        self._held = (setting.normalisation.levels(dtype, images), setting.augmentation.turns(images))
         self._graph = self._capture() if device.type == "cuda" else None
 
     def _section(self, job: Job, at: Any, lead: tuple[int, ...]) -> Section:

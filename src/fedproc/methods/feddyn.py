@@ -33,12 +33,20 @@ class FedDyn(FedAvg):
     summary: ClassVar[str] = "losses bent by the clients' moves so far (Acar et al. 2021)"
     family: ClassVar[str] = "client drift"
     options_type: ClassVar[type[method.Options]] = Options
+    additive: ClassVar[bool] = True
     options: Options
 
     @classmethod
     def needs_mean(cls, options: method.Options) -> str | None:
         above = super().needs_mean(options)
         return above or "the server's D must stay the mean of what each client keeps of its own moves"
+
+    @classmethod
+    def unprotected(cls, options: method.Options) -> str | None:
+        assert isinstance(options, Options)
+        if not options.equal:
+            return f"its alpha goes by the clients' sizes, which stay hidden; take --{cls.name}.equal true"
+        return super().unprotected(options)
 
     # the server's half
 
@@ -54,7 +62,8 @@ class FedDyn(FedAvg):
 
     def collect(self, state: Tensors, sums: Tensors, answer: Answer) -> Tensors:
         moved = sums["moved"] if "moved" in sums else state["moved"].clone()
-        moved.add_(answer.tensors["params"] - answer.sent["params"], alpha=1 / len(self.server.client_sizes))
+        share = answer.clients / len(self.server.client_sizes)
+        moved.add_(answer.tensors["params"] - answer.sent["params"], alpha=share)
         return {**super().collect(state, sums, answer), "moved": moved}
 
     def receive(self, state: Tensors, sums: Tensors) -> Tensors:

@@ -29,6 +29,7 @@ class FedNH(PrototypeClassifier):
     name: ClassVar[str] = "fednh"
     summary: ClassVar[str] = "prototypes as the classifier, moved slowly over the rounds (Dai et al. 2023)"
     options_type: ClassVar[type[method.Options]] = Options
+    additive: ClassVar[bool] = True
     options: Options
 
     def _first(self) -> Tensor:

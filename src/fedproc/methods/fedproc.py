@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -25,7 +25,9 @@ class MeansOptions(method.Options):
     """What every method whose server averages class means can choose."""
 
     start: Literal["data", "zeros", "random"] = Field(
-        "data", description="c0: a pass over all clients' data, zeros (no class known), or random unit vectors"
+        "data",
+        description="c0: a pass over all clients' data, zeros (no class known), or random unit vectors (follows "
+        "--privacy: data, in a private run zeros)",
     )
     weighting: prototypes.Weighting = Field(
         "uniform", description="averaging of prototypes over the clients that hold the class, or by their counts"
@@ -80,6 +82,8 @@ class AveragesMeans(FedAvg):
     """The server's care of prototypes, which are the clients' averaged class means."""
 
     family: ClassVar[str] = "prototypes"
+    additive: ClassVar[bool] = True
+    private_options: ClassVar[Mapping[str, Any]] = {"start": "zeros"}
     options: MeansOptions
 
     @classmethod
@@ -88,6 +92,17 @@ class AveragesMeans(FedAvg):
         if getattr(options, "weighting", "uniform") == "uniform":
             return above
         return above or f"prototypes are weighted by the counts that clients tell; take --{cls.name}.weighting uniform"
+
+    @classmethod
+    def unprotected(cls, options: method.Options) -> str | None:
+        assert isinstance(options, MeansOptions)
+        if options.start == "data":
+            return f"--{cls.name}.start data asks all clients for their class means; take zeros or random"
+        if options.of == "averaged":
+            return f"--{cls.name}.of averaged asks clients for class means apart from training; take clients"
+        if options.weighting == "count":
+            return f"--{cls.name}.weighting count goes by the clients' counts, which stay hidden; take uniform"
+        return super().unprotected(options)
 
     def opening(self) -> Sequence[Pass]:
         """c0: class means of the initial weights over all clients' data."""

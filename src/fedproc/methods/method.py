@@ -192,6 +192,8 @@ class Method:
     merge: ClassVar[str] = "mean"
     server_step: ClassVar[str] = "replace"
     federated: ClassVar[bool] = True  # models cross between clients and server; False: a bound without federation
+    additive: ClassVar[bool] = True  # see `collect`
+    private_options: ClassVar[Mapping[str, Any]] = {}  # what options are where nothing is said and a run is private
     unit_z: ClassVar[bool] = False  # z is scaled to length 1 before it enters the classifier, whatever --normalize-z is
 
     def __init_subclass__(cls, **given: Any) -> None:
@@ -262,6 +264,13 @@ class Method:
         """
         return None
 
+    @classmethod
+    def unprotected(cls, options: Options) -> str | None:
+        """Why a run cannot be private with these options, if it cannot: clients' sizes are not told then, nothing is
+        asked for apart from training, and what clients return is seen as one noisy sum.
+        """
+        return None
+
     def depends_on_rounds(self) -> str | None:
         """What makes a run of T rounds differ from the first T of a longer one, if anything does."""
         return None
@@ -323,7 +332,10 @@ class Method:
         return answers
 
     def collect(self, state: Tensors, sums: Tensors, answer: Answer) -> Tensors:
-        """Add an accepted training answer to the round's sums, which begin empty; in the clients' order."""
+        """Add an accepted training answer to the round's sums, which begin empty; in the clients' order. In a private
+        run one answer stands for `answer.clients` clients, whose mean it is: a class whose `collect` is right then says
+        `additive = True`.
+        """
         return sums
 
     def receive(self, state: Tensors, sums: Tensors) -> Tensors:

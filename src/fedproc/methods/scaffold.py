@@ -32,6 +32,7 @@ class Scaffold(FedAvg):
     summary: ClassVar[str] = "control variates against client drift (Karimireddy et al. 2019)"
     family: ClassVar[str] = "client drift"
     options_type: ClassVar[type[method.Options]] = Options
+    additive: ClassVar[bool] = True
     options: Options
 
     @classmethod
@@ -51,7 +52,7 @@ class Scaffold(FedAvg):
 
     def collect(self, state: Tensors, sums: Tensors, answer: Answer) -> Tensors:
         above, sizes = super().collect(state, sums, answer), self.server.client_sizes
-        share = 1 / len(sizes) if self.options.uniform else answer.samples / sum(sizes)
+        share = answer.clients * (1 / len(sizes) if self.options.uniform else answer.samples / sum(sizes))
         control = sums["control"] if "control" in sums else state["control"].clone()
         return {**above, "control": control.add_(answer.tensors["control_change"], alpha=share)}
 

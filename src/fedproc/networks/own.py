@@ -43,14 +43,14 @@ class OwnEncoder:
     def made(self) -> nn.Module:
         """A new encoder, the caller's own."""
         if isinstance(self.given, nn.Module):
-            return copy.deepcopy(self.given)
+            return copy.deepcopy(self.given).cpu()
         try:
             made = self.given()
         except Exception as error:  # any error of a person's own code is bad input
             raise InputError(f"--network {self.name}: cannot make the encoder: {error}") from error
         if not isinstance(made, nn.Module):
             raise InputError(f"--network {self.name}: expected an nn.Module, got {type(made).__name__}")
-        return made
+        return made.cpu()
 
 
 def importable(given: Any) -> str | None:

@@ -62,6 +62,7 @@ def encode_task(task: Task, tensors: bytes | None = None) -> Message:
         "last_accepted": task.last_accepted,
         "on_test": task.on_test,
         "own": task.own,
+        "privacy": dict(task.privacy),
     }
     return Message(_head("task", about), encode_tensors(task.payload.tensors) if tensors is None else tensors)
 
@@ -91,6 +92,7 @@ def decode_task(message: Message) -> Task:
             last_accepted=about["last_accepted"],
             on_test=about["on_test"],
             own=about["own"],
+            privacy=about["privacy"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Refused(f"not a task: {type(error).__name__}: {error}") from error

@@ -48,8 +48,7 @@ class Exchange:
         task = self.tasks[place]
         if place < self._next or place in self._waiting:
             raise ValueError(f"task {place} has been answered already")
-        for name, spent in _sane(reply.seconds).items():
-            self.seconds[name] = self.seconds.get(name, 0.0) + spent
+        self.spent(reply.seconds)
         payload: Payload | None = None
         try:
             if reply.payload is None:
@@ -70,6 +69,11 @@ class Exchange:
                     self._consume(self.tasks[self._next], ready)
             self._next += 1
         return payload is not None
+
+    def spent(self, seconds: Mapping[str, float]) -> None:
+        """Note how long somebody was at work, by kind of work."""
+        for name, spent in _sane(seconds).items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + spent
 
     def share_clock(self, scale: float) -> None:
         """Turn seconds at work into a share of the wall clock."""

@@ -13,7 +13,7 @@ from fedproc import streams
 from fedproc.protocol.agreement import Rule
 from fedproc.protocol.payload import Tensors
 from fedproc.protocol.postprocess import Postprocessor
-from fedproc.protocol.server_half import Merge, ServerHalf, ServerStep
+from fedproc.protocol.server_half import Merge, Private, ServerHalf, ServerStep
 from fedproc.protocol.weights import Shared, Weights
 
 Record = dict[str, Any]
@@ -51,6 +51,7 @@ class Plan:
     keep: Keep = "last"  # whose model is the run's: the last round's, or the one with the best validation accuracy
     patience: int | None = None  # rounds without a better validation accuracy after which the run ends
     own_rounds: int = 0  # of the rounds, the last that train clients' own models alone
+    privacy: Private | None = None  # clients' answers are clipped, and their sum has noise on it
 
     def depends_on_rounds(self) -> str | None:
         """What makes a run of T rounds differ from the first T of a longer one, if anything does."""
@@ -60,6 +61,8 @@ class Plan:
             return "it ends when validation shows nothing better"
         if self.lr_schedule != "constant":
             return "the learning rate falls over all rounds"
+        if self.privacy is not None and (reason := self.privacy.depends_on_rounds()) is not None:
+            return reason
         return self.method.depends_on_rounds()
 
     def lr_at(self, t: int) -> float:
@@ -101,9 +104,9 @@ class Kept:
 @dataclass(frozen=True)
 class State:
     """Everything between two rounds: rounds done, the model, and what each owner keeps: the method, the server step,
-    the averaged weights, the diagnostics, the choice of the best model. `sizes` are the clients' samples, learnt before
-    the first round (0: a client that did not say); `accepted` is the round of each one's last accepted training; bytes
-    are those not yet on record.
+    the averaged weights, the diagnostics, the choice of the best model, privacy. `sizes` are the clients' samples,
+    learnt before the first round (0: a client that did not say); `accepted` is the round of each one's last accepted
+    training; bytes are those not yet on record.
     """
 
     round: int
@@ -114,6 +117,7 @@ class State:
     averaged: Weights | None = None
     diagnostics: Tensors = field(default_factory=dict)
     kept: Kept | None = None
+    privacy: Tensors = field(default_factory=dict)
     sizes: tuple[int, ...] = ()
     accepted: tuple[int, ...] = ()
     bytes_up: int = 0
@@ -137,12 +141,18 @@ def first_state(plan: Plan, weights: Weights) -> State:
 
     method = placed(plan.method.first_state(weights.params.shape[-1]))
     shared = weights if plan.shared is None else plan.shared.take(weights)
-    return State(0, weights, method=method, server_step=placed(plan.server_step.first_state(shared.params)))
+    step = placed(plan.server_step.first_state(shared.params))
+    bounds = {} if plan.privacy is None else plan.privacy.first_state(plan.method.classes, plan.method.features)
+    return State(0, weights, method=method, server_step=step, privacy=bounds)
 
 
 def cohort(plan: Plan, sizes: Sequence[int], t: int) -> list[int]:
-    """The sampled clients of round t, in order: without replacement, by a stream of its own, of those that are left."""
+    """The sampled clients of round t, in order: without replacement, by a stream of its own, of those that are left. In
+    a private run each by itself, and possibly none.
+    """
     there = [client for client, size in enumerate(sizes) if size]
+    if plan.privacy is not None:
+        return plan.privacy.cohort(there, t)
     taken = max(1, round(plan.sample * len(there)))
     if taken >= len(there):
         return there

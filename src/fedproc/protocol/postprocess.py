@@ -13,10 +13,14 @@ from fedproc.protocol.task import Task
 
 
 class Postprocessor:
-    """Does nothing in either place; override the half, or both, that is wanted."""
+    """Does nothing in either place; override the half, or both, that is wanted. `quiet`: nothing leaves a client but
+    its payload, neither how long it took nor why it failed.
+    """
+
+    quiet = False
 
     def at_client(self, task: Task, payload: Payload) -> Payload:
-        """What is sent of what the client computed; names, shapes and dtypes stay."""
+        """What is sent of what the client computed; names, shapes and dtypes are those that the server expects."""
         return payload
 
     def at_server(self, start: Tensor, merged: Tensor, round_number: int) -> Tensor:

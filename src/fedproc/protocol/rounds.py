@@ -25,9 +25,10 @@ from fedproc.protocol.guard import Expected, Shapes
 from fedproc.protocol.measure import Candidate, measure, measure_at_clients, measure_clients, measure_own_models
 from fedproc.protocol.payload import Payload, Tensors
 from fedproc.protocol.plan import Kept, Plan, Progress, Record, State, cohort
-from fedproc.protocol.server_half import Answer, Pass
-from fedproc.protocol.sums import TrainingSums, length, mean_share
+from fedproc.protocol.server_half import Answer, Pass, PrivateSum
+from fedproc.protocol.sums import TrainingSums, length
 from fedproc.protocol.task import Kind, MeansMode, Reply, Task
+from fedproc.protocol.training import TrainingAnswers
 from fedproc.protocol.weights import Weights
 
 MEANS = frozenset({"class_means", "class_counts"})
@@ -144,6 +145,7 @@ class _Round:
         self._refused: dict[str, str] = {}
         self._phases = self._method.phases(self._t)
         self._returns = any(phase.returns for phase in self._phases)
+        self._privacy = state.privacy
 
     def play(self) -> Generator[Step, None, tuple[State, Record]]:
         plan, t = self._plan, self._t
@@ -190,60 +192,45 @@ class _Round:
         plan, method, before, t = self._plan, self._method, self._before, self._t
         payload = Payload({**self._sent.tensors(), **method.send(self._own)})
         means = method.class_means(t) if self._returns else None
+        private = self._private_sum(means)
         diagnose = plan.evaluates(t) and (method.prototypes(self._own) is None or not self._returns)
+        diagnose = diagnose and private is None
         expects = self._expected_training(means, diagnose)
         samples = [before.sizes[client] for client in self._asked]
-        by_samples = dict(zip(self._asked, mean_share(samples), strict=True)) if samples else {}
-        by_method = dict(zip(self._asked, method.shares(samples), strict=True)) if samples else {}
-        starting = self._shared(self._sent)
-        merge = plan.merge.begin(starting.params, method.momentum)
-        sums = TrainingSums(starting, merge, plan.batch_size)
-        collected: Tensors = {}
-        waiting: list[tuple[Task, Payload]] = []  # where all are looked at before any is summed up
-        aligns = method.aligns and self._returns
-
-        def seen(task: Task, answer: Payload) -> Answer:
-            counts = answer.counts["samples"], answer.counts["steps"]
-            return Answer(task.client, *counts, by_method[task.client], answer.tensors, starting.tensors())
-
-        def collect(task: Task, answer: Payload, own: Payload | None = None) -> None:
-            nonlocal collected
-            share = by_method[task.client]
-            sums.add(answer, share, by_samples[task.client], own)
-            if self._returns:
-                collected = method.collect(self._own, collected, seen(task, answer))
-            self._diagnostics.count(task.client, answer)
-            if diagnose:
-                shown = answer if plan.shared is None else own or answer  # of models of their own, their own means
-                self._diagnostics.add(task.client, shown)
-
+        answers = TrainingAnswers(
+            plan, self._own, self._shared(self._sent), dict(zip(self._asked, samples, strict=True)),
+            returns=self._returns, diagnostics=self._diagnostics, diagnose=diagnose, private=private,
+        )  # fmt: skip
         tasks = [
             _task(
-                plan, before, Kind.TRAIN, client, payload, replace(expects, counts={"samples": size, "steps": None}),
+                plan, before, Kind.TRAIN, client, payload,
+                private.expected if private else replace(expects, counts={"samples": size, "steps": None}),
                 settings=settings, phases=self._phases, means=means or ("clean" if diagnose else None),
+                privacy=plan.privacy.told(before.privacy) if plan.privacy else {},
             )
             for client, size in zip(self._asked, samples, strict=True)
         ]  # fmt: skip
-        holds = aligns or plan.rule is not None
-        exchange = Exchange(tasks, (lambda task, answer: waiting.append((task, answer))) if holds else collect)
+        exchange = Exchange(tasks, answers.add, private.check if private else None)
         if tasks:
             yield exchange
             _expect_answers(exchange, t)
-        if aligns and waiting:
-            aligned = method.align([seen(*each) for each in waiting])
-            found = zip(waiting, aligned, strict=True)
-            waiting = [(task, replace(answer, tensors=each.tensors)) for (task, answer), each in found]
-        held = None if plan.rule is None else Held(plan.rule, starting.tensors(), method.averages())
-        for task, answer in waiting:
-            held.add(task, answer) if held else collect(task, answer)
-        for task, own, answer in held.agreed() if held else ():
-            collect(task, answer, own)
+        collected = answers.settled()
         self._note(exchange)
         self._accepted = [self._asked[place] for place in exchange.accepted]
-        self._everyone = not exchange.refused
+        self._everyone = private is not None or not exchange.refused
+        if private is not None:
+            self._privacy = answers.privacy
+            self._up, self._down = private.bytes_up, round(private.clients * payload.bytes)
         if self._returns:
             self._own = method.receive(self._own, collected)
-        return sums
+        return answers.sums
+
+    def _private_sum(self, means: MeansMode | None) -> PrivateSum | None:
+        if self._plan.privacy is None:
+            return None
+        params = self._sent.params
+        returned = self._method.returns(params.shape[-1], params.dtype)
+        return self._plan.privacy.begin(self._before.privacy, self._t, self._sent, returned, means is not None)
 
     def _shared(self, weights: Weights) -> Weights:
         return weights if self._plan.shared is None else self._plan.shared.take(weights)
@@ -255,7 +242,8 @@ class _Round:
         for client in self._accepted:
             accepted[client] = t
         state = replace(
-            before, round=t + 1, method=self._own, accepted=tuple(accepted), bytes_up=0, bytes_down=0
+            before, round=t + 1, method=self._own, accepted=tuple(accepted), bytes_up=0, bytes_down=0,
+            privacy=self._privacy,
         )  # fmt: skip
         if not sums.returned:  # nobody was asked, or for its own model alone
             return state
@@ -289,6 +277,8 @@ class _Round:
 
     def _record(self, sums: TrainingSums, settings: Record, state: State) -> Record:
         record: Record = {"round": self._t + 1}
+        if self._plan.privacy is not None:
+            return {**record, **self._private_record(sums, settings, state)}
         if sums.clients:
             losses = sums.losses(self._everyone)
             record["train_loss"] = losses[0]
@@ -307,6 +297,23 @@ class _Round:
             record["update_norm"] = float(length(state.weights.params - self._before.weights.params))
             record["client_drift"] = sums.drift()
         return record
+
+    def _private_record(self, sums: TrainingSums, settings: Record, state: State) -> Record:
+        """What follows from the noisy sum and from what everybody may know: clients and bytes are the expected ones,
+        and nothing is said of losses, samples, drift, or who was asked.
+        """
+        plan = self._plan
+        assert plan.privacy is not None
+        return {
+            "lr": settings["lr"],
+            "alpha": settings.get("alpha", 0.0),
+            "clients": round(plan.sample * len(plan.clients)),
+            "samples": 0,
+            "bytes_up": self._up,
+            "bytes_down": self._down,
+            "update_norm": float(length(state.weights.params - self._before.weights.params)),
+            **plan.privacy.record(self._before.privacy, self._t),
+        }
 
     def _traffic(self) -> Record:
         """What crossed in this round so far, and which answers were refused."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from fedproc.protocol.guard import Shapes
-from fedproc.protocol.payload import Tensors
-from fedproc.protocol.task import MeansMode, Phase
+from fedproc.protocol.guard import Expected, Shapes
+from fedproc.protocol.payload import Payload, Tensors
+from fedproc.protocol.task import MeansMode, Phase, Task
 from fedproc.protocol.weights import Weights
 
 
@@ -31,7 +31,8 @@ class Pass:
 @dataclass(frozen=True)
 class Answer:
     """An accepted answer as a method sees it: who, with how many samples, steps and what share, what came back, and of
-    the model that the client had been sent what it hands back.
+    the model that the client had been sent what it hands back. In a private run one answer is the mean of all, and
+    stands for so many `clients`.
     """
 
     client: int
@@ -40,6 +41,7 @@ class Answer:
     share: float
     tensors: Tensors
     sent: Tensors = field(default_factory=dict)
+    clients: float = 1.0
 
 
 class ServerHalf(Protocol):
@@ -144,3 +146,46 @@ class ServerStep(Protocol):
     def step(
         self, start: Tensor, merged: Tensor, state: Tensors, numbers: Mapping[str, float]
     ) -> tuple[Tensor, Tensors]: ...
+
+
+class PrivateSum(Protocol):
+    """The answers of a private round, of which nothing is seen but their noisy sum (privacy/server.py)."""
+
+    @property
+    def expected(self) -> Expected: ...
+
+    @property
+    def clients(self) -> float: ...
+
+    @property
+    def bytes_up(self) -> int: ...
+
+    def check(self, task: Task, payload: Payload) -> None: ...
+
+    def add(self, payload: Payload) -> None: ...
+
+    def result(self) -> tuple[Payload, Tensors]:
+        """One answer that stands for all, and the state after the round."""
+
+
+class Private(Protocol):
+    """The server's half of differential privacy."""
+
+    @property
+    def secure(self) -> bool: ...
+
+    def depends_on_rounds(self) -> str | None: ...
+
+    def words(self) -> list[str]: ...
+
+    def cohort(self, there: Sequence[int], t: int) -> list[int]: ...
+
+    def first_state(self, classes: int, features: int) -> Tensors: ...
+
+    def told(self, state: Tensors) -> Mapping[str, float]: ...
+
+    def begin(self, state: Tensors, t: int, start: Weights, returned: Shapes, means: bool) -> PrivateSum: ...
+
+    def record(self, state: Tensors, t: int) -> dict[str, Any]: ...
+
+    def summary(self, rounds: int) -> dict[str, Any]: ...

@@ -49,7 +49,8 @@ class Task:
     knows whether the state it set aside counts. `means`: class means are taken, clean (evaluation mode, every sample)
     or training (batch statistics, augmented, whole batches); `covariances` are wanted with them. `on_test`: an
     evaluation on the test images of a run that otherwise evaluates on validation images. `own`: an evaluation of the
-    model that the client has of its own beside the global one.
+    model that the client has of its own beside the global one. `privacy` are the numbers by which a client of a private
+    run clips its answer and adds its noise.
     """
 
     kind: Kind
@@ -66,6 +67,7 @@ class Task:
     last_accepted: int = -1
     on_test: bool = False
     own: bool = False
+    privacy: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def epochs(self) -> int:

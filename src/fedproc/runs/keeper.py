@@ -213,14 +213,21 @@ class Keeper:
         self._now = (progress.state, self.states.settled())
         self.states.adopt(self._now[1])
         done = self.state.round
-        due = done % self.experiment.checkpoint_every == 0 or time.monotonic() - self._saved_at >= self._save_after
+        # noise that cannot be drawn again: a round that was told is never done twice
+        again = self.plan.privacy is not None and self.plan.privacy.secure
+        due = (
+            again
+            or done % self.experiment.checkpoint_every == 0
+            or time.monotonic() - self._saved_at >= self._save_after
+        )
         if progress.record is None or due or done == self.plan.rounds:
             self.save()
 
     def finish(self) -> None:
         self.save()
         summary = summarise(self.records, self.plan.held_out, self.experiment.target_accuracy)
-        result = {"method": self.experiment.method, "label": self.label, **summary}
+        private = self.plan.privacy.summary(self.state.round) if self.plan.privacy is not None else {}
+        result = {"method": self.experiment.method, "label": self.label, **summary, **private}
         if self.folder is not None:
             for name, tensors in self._models():
                 self.folder.write_model(name, tensors, self.assembly.description())

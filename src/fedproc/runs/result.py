@@ -63,6 +63,15 @@ def summarise(records: Sequence[Record], held_out: str, target: float | None = N
     }
 
 
+def promise_kept(result: Record) -> str:
+    """Epsilon of a private run, for a person; empty of others."""
+    found = result.get("privacy")
+    if not found:
+        return ""
+    spent = found["epsilon"]
+    return f", epsilon {'infinite' if spent is None else f'{spent:.2f}'} at delta {found['delta']:g}"
+
+
 def refusals(records: Sequence[Record]) -> Record:
     """How many answers of how many clients were refused, and the most frequent reasons; nothing where none was."""
     found = [each for record in records for each in _refused(record)]

@@ -50,6 +50,7 @@ LATER = {  # fields that came after the first format
     "attack": None,
     "attackers": None,
     "attack_strength": None,
+    "privacy": None,
 }
 LINES: dict[str, type[Schema]] = {
     "metrics.jsonl": MetricsLine,

@@ -13,7 +13,7 @@ from fedproc.protocol.weights import Weights
 from fedproc.runs.checkpoint import Checkpoint
 from fedproc.runs.client_states import Holdings
 
-OWNERS = ("weights", "method", "server_step", "averaged", "diagnostics", "kept", "client")
+OWNERS = ("weights", "method", "server_step", "averaged", "diagnostics", "kept", "privacy", "client")
 
 
 def saved_state(state: State, holdings: Holdings) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -25,6 +25,7 @@ def saved_state(state: State, holdings: Holdings) -> tuple[dict[str, Tensor], di
         "averaged": state.averaged.tensors() if state.averaged is not None else {},
         "diagnostics": state.diagnostics,
         "kept": _kept_tensors(state.kept) if state.kept is not None else {},
+        "privacy": state.privacy,
         "client": holdings.tensors(),
     }
     tensors = {f"{owner}/{name}": owned[owner][name] for owner in OWNERS for name in sorted(owned[owner])}
@@ -69,6 +70,7 @@ def restored_state(found: Checkpoint, begun: State) -> tuple[State, Holdings]:
         averaged=Weights.of(averaged) if averaged else None,
         diagnostics=of("diagnostics"),
         kept=_kept_of(of("kept")),
+        privacy=of("privacy"),
         sizes=tuple(values.sizes),
         accepted=tuple(values.accepted),
         bytes_up=values.bytes_up,

@@ -108,7 +108,7 @@ def run_all(
                 notes, executor.notes = executor.notes, []
                 first = sessions[0]
                 work = (first.client_sizes, first.plan.clients, first.experiment.batch_size, first.experiment.epochs)
-                watcher.begin(sessions, about, [*few_steps(*work), *notes, *said_of_kept(kept)])
+                watcher.begin(sessions, about, [*promised(sessions), *few_steps(*work), *notes, *said_of_kept(kept)])
                 drive(unfinished, executor, watcher, interrupt, place)
                 _record(unfinished, executor, place, work_of(executor))
         elif kept:
@@ -133,6 +133,11 @@ def run_all(
         watcher.end()
         for session in sessions:
             session.close()
+
+
+def promised(sessions: Sequence[Session]) -> list[str]:
+    """What private runs promise, before they begin; the same words once."""
+    return list(dict.fromkeys(line for s in sessions if s.plan.privacy is not None for line in s.plan.privacy.words()))
 
 
 def said_of_kept(labels: Sequence[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from fedproc.cells import safe_cell
 from fedproc.data import Images
 from fedproc.data.names import readable
 from fedproc.lanes.evaluate import CHUNK, HeldOut
+from fedproc.lanes.serial import SerialNet
 from fedproc.lanes.setting import Setting
 from fedproc.protocol.weights import Weights
 
@@ -32,12 +32,14 @@ def write_predictions(path: Path, setting: Setting, images: Images, held_out: He
 
 def _rows(setting: Setting, images: Images, held_out: HeldOut, models: Models) -> Iterator[list[str]]:
     index, owner = held_out.index.cpu().numpy(), held_out.owner.cpu().numpy()
+    net = SerialNet(setting)
     predicted, probability = np.full(len(index), -1), np.zeros(len(index))
     for client, weights in models.items():
         chosen = np.arange(len(index)) if client is None else np.flatnonzero(owner == client)
         if len(chosen):
             which = torch.from_numpy(chosen).to(held_out.index.device)
-            found = _classified(setting, held_out, which, weights)
+            net.load(weights)
+            found = _classified(net, setting, held_out, which)
             predicted[chosen], probability[chosen] = found[1].cpu().numpy(), found[0].cpu().numpy()
     part, split = ("test", images.test) if held_out.whole else ("train", images.train)
     for place, image in enumerate(index.tolist()):
@@ -53,14 +55,13 @@ def _rows(setting: Setting, images: Images, held_out: HeldOut, models: Models) -
 
 
 @torch.no_grad()
-def _classified(setting: Setting, held_out: HeldOut, which: Tensor, weights: Weights) -> tuple[Tensor, Tensor]:
+def _classified(net: SerialNet, setting: Setting, held_out: HeldOut, which: Tensor) -> tuple[Tensor, Tensor]:
     """The probability of the likeliest class of some of the images, and the class."""
-    network = copy.deepcopy(setting.network).to(setting.device).eval()
-    network.load_state_dict(setting.layout.named(weights))
+    net.train(False)
     found = []
     for start in range(0, len(which), CHUNK):
         part = which[start : start + CHUNK]
         pixels = held_out.images.index_select(0, held_out.index[part])
-        _, logits = network(setting.normalisation.apply(pixels, setting.spec.dtype))
+        _, logits = net.forward(setting.normalisation.apply(pixels, setting.spec.dtype), None)
         found.append(logits.to(torch.float64).softmax(dim=-1).max(dim=-1))
     return torch.cat([each.values for each in found]), torch.cat([each.indices for each in found])

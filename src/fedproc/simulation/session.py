@@ -173,6 +173,8 @@ class Session(Keeper):
         task = exchange.tasks[place]
         site = self.site(task.client)
         reply = site.reply(task, outcome)
+        if not reply.seconds:  # which did not leave the client, but were spent here
+            exchange.spent(outcome[0].seconds)
         self._save_client(task, outcome)
         if exchange.take(place, reply):
             site.accepted(task, outcome)
