@@ -187,6 +187,8 @@ def assemble(experiment: Experiment, subject: Subject, make: Callable[[NetworkSp
     method = made_method(e.method_type, e.options, at_client, at_server)
     server = CheckedServer(method)
     shared = layout.shared(lambda name, shape, layer: server.personal(TensorInfo(name, shape, layer)))
+    if shared is not None and server.has_own:
+        raise InputError(f"--method {e.method}: clients have own parts of the global model, or own models beside it")
     if e.class_weights != "none" and CROSS_ENTROPY not in server.term_names():
         raise InputError(f"--class-weights {e.class_weights}: {e.method} has no {CROSS_ENTROPY} among its terms")
     if shared is not None and e.average_weights:

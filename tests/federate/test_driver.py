@@ -48,7 +48,8 @@ def sites_of(folder: Path) -> list[dict[str, dict[str, list[int]]]]:
 
 
 @pytest.mark.parametrize(
-    "method", ["fedproc", "scaffold", "moon", "fednova", "two-stage", "fedetf", "feddyn", "fedadam"]
+    "method",
+    ["fedproc", "scaffold", "moon", "fednova", "two-stage", "fedetf", "feddyn", "fedadam", "mime-lite", "fedma"],
 )
 def test_sites_train_what_the_simulator_trains(place: Place, method: str) -> None:
     given = {"method": method, "calibrate": 1.0, "lr_schedule": "cosine", "average_weights": 0.5}
@@ -134,6 +135,22 @@ def test_parts_of_a_model_stay_at_home(place: Place, method: str) -> None:
     beside = run(simulated(everything, **given), place.folder / "simulated")
     assert [r["train_loss"] for r in driver.records] == [r["train_loss"] for r in beside.metrics]
     assert sites_of(place.folder / "runs/run") == sites_of(place.folder / "simulated")
+
+
+@pytest.mark.parametrize("method", ["ditto", "fine-tuning"])
+def test_own_models_are_tested_at_home(place: Place, method: str) -> None:
+    given = {"method": method, "fine_tuning": {"tune_epochs": 2}} if method == "fine-tuning" else {"method": method}
+    outcome, driver = place.play(place.wire(), options={"fine_tune": 1}, **given)
+    assert outcome == "finished", place.said
+    everything = write_all(place.data, place.folder / "all.csv")
+    beside = run(simulated(everything, **given), place.folder / "simulated")
+    expect_same_model(place.folder / "runs/run", place.folder / "simulated")
+    here, there = driver.records[-1], beside.metrics[-1]
+    assert [r["train_loss"] for r in driver.records] == [r["train_loss"] for r in beside.metrics]
+    assert here["own_accuracy"] == pytest.approx(there["own_models"]["client_accuracy_mean"])
+    assert sites_of(place.folder / "runs/run") == sites_of(place.folder / "simulated")
+    assert len(driver.records) == (4 if method == "fine-tuning" else 3)
+    assert not list((place.folder / "runs").glob("run-fine-tuned*"))  # sites have models of their own already
 
 
 def test_classifiers_from_means_and_covariances_are_tested_at_the_sites(place: Place) -> None:

@@ -46,12 +46,13 @@ def test_tasks_come_back() -> None:
             frozenset({"params"}),
         ),
         settings={"lr": 0.1, "alpha": 1 / 3},
-        phases=(Phase(2, "head", "classifier", False), Phase(10)),
+        phases=(Phase(2, "head", "classifier", False), Phase(3, frozen=7), Phase(1, "own", second=True)),
         means="training",
         covariances=True,
         run="hospital-1",
         name="Zürich",
         last_accepted=2,
+        own=True,
     )
     found = codec.decode_task(codec.encode_task(task))
     same(task.payload, found.payload)

@@ -201,7 +201,8 @@ class Driver:
         try:
             with self._lock:
                 if took_part is None:
-                    self.records, self._whole = keeper.records, keeper.plan.shared is None
+                    own = keeper.plan.shared is not None or keeper.plan.method.has_own
+                    self.records, self._whole = keeper.records, not own
                     self.status.round, self.status.rounds = keeper.state.round, keeper.plan.rounds
             if keeper.result is not None:
                 return self._finished(keeper, took_part is None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
@@ -44,7 +45,10 @@ class FedLC(FedAvg):
         above = super().loss(batch, local)
         if self.options.loss == "cross-entropy":
             return above
-        return {**above, "cross_entropy": Term(lambda: printed_loss(self.logits(batch, local), batch.labels))}
+        whole = above["cross_entropy"]
+        term = whole if isinstance(whole, Term) else Term(whole)  # whose weight stays
+        printed = replace(term, values=lambda: printed_loss(self.logits(batch, local), batch.labels))
+        return {**above, "cross_entropy": printed}
 
 
 def printed_loss(logits: Tensor, labels: Tensor) -> Tensor:

@@ -107,28 +107,37 @@ def measure_clients(plan: Plan, tasks: Sequence[Task], counts: Mapping[int, Tens
     measured, answers, seconds = yield from _of_clients(plan, tasks, counts)
     measured = _named(_prefix(plan.held_out), measured)
     if plan.real_sites:
-        measured["sites"] = {
-            task.name: evaluation.of_site(*(answer.tensors[name][task.client] for name in OF_CLIENTS))
-            for task, answer in answers
-        }
+        measured["sites"] = _at_home(answers)
     return measured, seconds
+
+
+def _at_home(answers: Sequence[tuple[Task, Payload]]) -> Record:
+    """Of each client's model, what it has on the images of that client."""
+    return {
+        task.name: evaluation.of_site(*(answer.tensors[name][task.client] for name in OF_CLIENTS))
+        for task, answer in answers
+    }
 
 
 def measure_own_models(plan: Plan, tasks: Sequence[Task], counts: Mapping[int, Tensor]) -> Measuring:
     """The models that clients have beside the global one: `own_accuracy` as above, where clients have held-out images
-    the mean over clients of the accuracy on those; and what they are on all held-out images.
+    the mean over clients of the accuracy on those; what they are on all held-out images; and real sites' own models on
+    the site's images.
     """
+    sites: Record = {}
     if plan.evaluates_at == "server":
-        measured, _, seconds = yield from _of_clients(plan, tasks, counts)
+        measured, answers, seconds = yield from _of_clients(plan, tasks, counts)
+        sites = _at_home(answers) if plan.real_sites else {}
     else:
         (answers,), seconds = yield from _at_clients(plan, [tasks])
         measured = evaluation.measures(evaluation.pooled([payload for _, payload in answers]))
         measured["own_accuracy"] = measured["client_accuracy_mean"]
+        sites = {task.name: evaluation.of_site(*_by_class(payload)) for task, payload in answers}
     prefix = _prefix(plan.held_out)
     found: Record = {f"{prefix}own_models": {name: measured[name] for name in OF_OWN_MODELS if name in measured}}
     if "own_accuracy" in measured:
         found[f"{prefix}own_accuracy"] = measured["own_accuracy"]
-    return found, seconds
+    return {**found, "sites": sites} if sites else found, seconds
 
 
 def _of_clients(

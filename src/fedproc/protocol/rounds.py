@@ -365,7 +365,8 @@ class _Round:
         measured, seconds = yield from self._measured(plan, state, candidates)
         if method.has_own and any(phase.second for phase in self._phases):
             found, spent = yield from self._own_models(state)
-            measured, seconds = {**measured, **found}, seconds + spent
+            sites = {**measured.get("sites", {}), **found.pop("sites", {})}  # a site's model is its own
+            measured, seconds = {**measured, **found, **({"sites": sites} if sites else {})}, seconds + spent
         return measured, seconds, diagnostics
 
     def _own_models(self, state: State) -> Generator[Step, None, tuple[Record, float]]:

@@ -101,7 +101,7 @@ class Session(Keeper):
         if wanted == "test" and self.test is not self.held_out:
             asked["test-predictions.csv"] = self.test
         if own := self.client_models():
-            models = dict(own.items())
+            models = {**(models if self.plan.shared is None else {}), **own}
         for name, held_out in asked.items():
             fill = partial(
                 write_predictions, setting=self.setting, images=self.images, held_out=held_out, models=models
