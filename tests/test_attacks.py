@@ -119,7 +119,7 @@ def test_a_run_with_hostile_clients_goes_on_as_if_it_had_not_stopped(tmp_path: P
     one, other = contents(tmp_path / "whole"), contents(tmp_path / "parts")
     assert one["metrics.jsonl"] == other["metrics.jsonl"] and one["model.safetensors"] == other["model.safetensors"]
     assert Experiment(**session.experiment.config()) == session.experiment
-    with pytest.raises(InputError, match=r"trimmed-mean.trim 0.2: the run in .* has 0.3"):
+    with pytest.raises(InputError, match=r"trimmed_mean.trim 0.2: the run in .* has 0.3"):
         work(tmp_path / "whole", fedproc={"alpha": 0.5}, **{**given, "trimmed-mean": {"trim": 0.2}})
 
 
