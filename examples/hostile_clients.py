@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 
 import fedproc
 
-SETTING = {"data": "fashion-mini", "clients": 10, "beta": 0.5, "epochs": 1, "batch_size": 32, "lr": 0.05}
+SETTING = {"data": "fashion-mini", "clients": 10, "beta": 0.5, "epochs": 1, "batch_size": 16, "lr": 0.02}
 NAMES = {"fedavg": "FedAvg", "fedproc": "FedProc"}
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666")
 
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--strength", type=float)
     parser.add_argument("--shares", type=float, nargs="+", default=[0, 0.1, 0.2, 0.3, 0.4])
     parser.add_argument("--merges", nargs="+", default=["mean", "median", "multi-krum"])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--workers", default="auto")
     args = parser.parse_args()
     if args.strength is None and args.attack == "sign-flip":
@@ -54,7 +54,7 @@ def main() -> None:
 
     found: dict[tuple[str, str], list[float]] = {}
     for share in args.shares:
-        given = {"rounds": args.rounds, "checkpoint_every": 1, **SETTING}
+        given = {"rounds": args.rounds, "eval_every": args.rounds, "checkpoint_every": 1, **SETTING}
         asked = variants(args, share)
         done = fedproc.compare((), [0], args.out, variants=asked, workers=args.workers, **given)
         for row in done.rows:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Train, contents, toy_experiment, toy_images, toy_session, typed, work
+from conftest import ToyLibrary, Train, contents, toy_experiment, toy_images, toy_session, typed, work
 from torch import Tensor
 
 from fedproc.attacks import ATTACKS, HostileClient, flipped_labels, hostile_clients, swapped
@@ -16,6 +16,8 @@ from fedproc.experiment import Experiment
 from fedproc.protocol.guard import Expected
 from fedproc.protocol.payload import Payload
 from fedproc.protocol.task import Kind, Task
+from fedproc.report.gather import gather
+from fedproc.report.notes import hostile
 from fedproc.simulation.session import Session
 
 START = {"params": torch.tensor([1.0, 2.0, 3.0]), "buffers": torch.ones(2), "counters": torch.zeros(1).long()}
@@ -82,12 +84,13 @@ def test_labels_are_flipped_where_hostile_clients_hold_them() -> None:
     flipped = flipped_labels(labels, [torch.tensor([1, 3])], 4)
     assert flipped.tolist() == [0, 2, 2, 0]
     assert flipped_labels(flipped, [torch.tensor([1, 3])], 4).tolist() == labels.tolist()
-    honest, hostile = (toy_session(**more) for more in ({}, {"attack": "label-flip", "attackers": 0.4}))
+    library, attack = ToyLibrary(toy_images()), {"attack": "label-flip", "attackers": 0.4}
+    honest, again, flipping = (Session(toy_experiment(**more), library) for more in ({}, {}, attack))
     for client in range(5):
-        one, other = (session.clients[client].class_counts.tolist() for session in (honest, hostile))
-        assert (other == one[::-1]) == (client in hostile.hostile) and len(hostile.hostile) == 2
-    assert torch.equal(honest.held_out.labels, hostile.held_out.labels)
-    assert hostile.setting.pool != toy_session(hostile.images).setting.pool
+        one, other = (session.clients[client].class_counts.tolist() for session in (honest, flipping))
+        assert (other == one[::-1]) == (client in flipping.hostile) and len(flipping.hostile) == 2
+    assert torch.equal(honest.held_out.labels, flipping.held_out.labels)
+    assert honest.setting.pool == again.setting.pool != flipping.setting.pool
 
 
 def test_hostile_clients_of_a_smaller_share_are_among_those_of_a_larger() -> None:
@@ -119,7 +122,10 @@ def test_a_run_with_hostile_clients_goes_on_as_if_it_had_not_stopped(tmp_path: P
     one, other = contents(tmp_path / "whole"), contents(tmp_path / "parts")
     assert one["metrics.jsonl"] == other["metrics.jsonl"] and one["model.safetensors"] == other["model.safetensors"]
     assert Experiment(**session.experiment.config()) == session.experiment
-    with pytest.raises(InputError, match=r"trimmed-mean.trim 0.2: the run in .* has 0.3"):
+    (noted,) = hostile(gather([tmp_path / "whole"]).groups[0])
+    assert "2 of 5 clients hostile: noise (adds Gaussian noise to its move, 10 times as long as the move)" in noted
+    assert "fedproc with --merge trimmed-mean" in noted
+    with pytest.raises(InputError, match=r"trimmed_mean.trim 0.2: the run in .* has 0.3"):
         work(tmp_path / "whole", fedproc={"alpha": 0.5}, **{**given, "trimmed-mean": {"trim": 0.2}})
 
 

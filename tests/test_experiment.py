@@ -76,7 +76,11 @@ def test_config_gives_the_experiment_back(method: str) -> None:
         ({"sample": 1.5}, "--sample 1.5: expected at most 1"),
         ({"lanes": "many"}, "--lanes many: expected a whole number or 'auto'"),
         ({"lanes": 0}, "--lanes 0: expected auto or a number of at least 1"),
-        ({"merge": "median"}, "--merge median: expected mean or normalised; did you mean mean?"),
+        (
+            {"merge": "medain"},
+            "--merge medain: expected mean, normalised, median, trimmed-mean, krum, multi-krum, norm-clip or "
+            "geometric-median; did you mean median?",
+        ),
         ({"method": "fedprocs"}, f"--method fedprocs: expected {ALL}; did you mean fedproc?"),
         (
             {"preset": "author-code"},

@@ -15,6 +15,7 @@ from fedproc.cli.commands import build_parser
 from fedproc.cli.parser import COMMON
 from fedproc.experiment import Experiment
 from fedproc.methods import METHODS
+from fedproc.methods.robust import ROBUST
 
 HEAD = "| name | default | meaning |\n|---|---|---|"
 
@@ -43,11 +44,11 @@ class ExperimentFields(SphinxDirective):
 
 
 class MethodOptions(SphinxDirective):
-    """A table for each method that has options."""
+    """A table for each method and each robust merge that has options."""
 
     def run(self) -> list[nodes.Node]:
         found: list[nodes.Node] = []
-        for name, method in METHODS.items():
+        for name, method in (*METHODS.items(), *ROBUST.items()):
             if method.options_type.model_fields:
                 text = f"**{name}**: {method.summary}\n\n" + table(method.options_type.model_fields, f"{name}.")
                 found += self.parse_text_to_nodes(text)

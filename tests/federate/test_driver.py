@@ -77,6 +77,18 @@ def test_sites_train_what_the_simulator_trains(place: Place, method: str) -> Non
     assert totals == [16, 20, 24]
 
 
+@pytest.mark.parametrize("merge", ["median", "multi-krum"])
+def test_a_robust_merge_is_the_simulators(place: Place, merge: str) -> None:
+    given = {"method": "scaffold+fedproc", "merge": merge, "rounds": 2}
+    outcome, driver = place.play(place.wire(), **given)
+    assert outcome == "finished", place.said
+    beside = run(simulated(write_all(place.data, place.folder / "all.csv"), **given), place.folder / "simulated")
+    expect_same_model(place.folder / "runs/run", place.folder / "simulated")
+    assert [[r[name] for name in SAME if name in r] for r in driver.records] == [
+        [r[name] for name in SAME if name in r] for r in beside.metrics
+    ]
+
+
 def test_images_become_squares_in_the_same_way_at_all_sites(place: Place) -> None:
     for path in place.data["a"].parent.glob("*.png"):
         with Image.open(path) as image:

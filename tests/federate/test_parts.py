@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import typed
 from rich.console import Console
 
 from fedproc.errors import InputError, RunError
@@ -48,6 +49,20 @@ def test_kits_hold_what_each_needs_and_no_more(made: Path) -> None:
     assert "smallest_class = 5" in (made / "lyon/policy.toml").read_text()
     assert kits.members(made / "admin") == ["berlin", "lyon"]
     assert not list(made.rglob("*.sh"))
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--attack noise --attackers 0.2", "--attack noise: is for experiments in the simulator; leave it out"),
+        ("--method central", "--method central: gathers all images in one place"),
+    ],
+)
+def test_what_is_for_the_simulator_alone_is_refused(
+    made: Path, words: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = typed(f"federate start {made / 'admin'} {words} --out {tmp_path / 'run'}", capsys)
+    assert code == 2 and sentence in " ".join(err.split()) and not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from fedproc.experiment import Experiment
 from fedproc.files import write_file
 from fedproc.methods.method import Method
 from fedproc.methods.plugin import all_methods
+from fedproc.methods.robust import ROBUST
 from fedproc.report.sites import site_table
 from fedproc.runs.result import promise_kept, refusals_in_words
 from fedproc.simulation.drive import Run, run
@@ -80,7 +81,8 @@ def gathered(parsed: argparse.Namespace) -> dict[str, Any]:
     for name in ("out", "fresh", "config", "variants", "plugin", "log", "workers"):
         if name in below:
             raise InputError(f"--config {parsed.config}: {name} belongs on the command line")
-    known = [*Experiment.model_fields, *(name.replace("-", "_") for name in all_methods(parsed.plugin or ())), *LISTS]
+    tables = (name.replace("-", "_") for name in (*all_methods(parsed.plugin or ()), *ROBUST))
+    known = [*Experiment.model_fields, *tables, *LISTS]
     for name in (name for name in below if name.partition(".")[0].replace("-", "_") not in known):
         hint = suggestion(name, known, "`fedproc run --help` lists them all")
         raise InputError(f"--config {parsed.config}: {name}: no such option; {hint}")

@@ -43,6 +43,7 @@ from fedproc.lanes import Bank, ClientData, Executor, choose, resolve_precision,
 from fedproc.lanes.evaluate import HeldOut
 from fedproc.methods.checked_server import CheckedServer
 from fedproc.methods.plugin import all_methods, plugin_hash
+from fedproc.methods.robust import ROBUST
 from fedproc.networks import encoder_file
 from fedproc.protocol import codec
 from fedproc.protocol.codec import Message
@@ -171,7 +172,8 @@ class Trainer:
 
     def _experiment(self, config: dict[str, object]) -> Experiment:
         """The run's experiment with what is this site's own: where plugins lie, and its device."""
-        strange = sorted(set(config) - set(Experiment.model_fields) - set(all_methods(self._plugins)))
+        tables = {*all_methods(self._plugins), *ROBUST}
+        strange = sorted(set(config) - set(Experiment.model_fields) - tables)
         if config.get("method") in all_methods(self._plugins) and strange:
             raise Refused(f"it does not know what {strange[0][:50]} of the experiment means")
         if config.get("method") not in all_methods(self._plugins):
