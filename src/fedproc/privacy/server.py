@@ -42,8 +42,8 @@ class PrivateServer:
     def cohort(self, there: Sequence[int], t: int) -> list[int]:
         """Each client by a number of its own below the rate, whoever else takes part."""
         p = self.promise
-        drawn = self._randomness.uniforms(p.clients, Purpose.TAKES_PART, t)
-        return [client for client in there if float(drawn[client]) < p.rate]
+        drawn = self._randomness.uniforms(p.clients, Purpose.TAKES_PART, t).tolist()
+        return [client for client in there if drawn[client] < p.rate]
 
     def first_state(self, classes: int, features: int) -> Tensors:
         """The clip bound, and what prototypes are made of: noisy sums (K, Q), counts (K) and the variance of both."""
