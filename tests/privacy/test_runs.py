@@ -26,7 +26,11 @@ from fedproc.simulation.session import Session
 NOISELESS = {"noise": 0.0, "clip": 1e6}
 MORE = {"feddyn": {"equal": True}, "feddc": {"equal": True}, "fedproto": {"models": "shared"}}
 REFUSED = {"fednova", "fpl", "solo", "central", "fedper", "fedrep", "fedbn"}
-PRIVATE = sorted(set(METHODS) - REFUSED)
+TRIED = {"fedavg", "fedproc", "scaffold+fedproc", "moon", "fednh", "feddc", "two-stage"}  # the others in the slow tests
+PRIVATE = [
+    method if method in TRIED else pytest.param(method, marks=pytest.mark.slow)
+    for method in sorted({*METHODS} - REFUSED)
+]
 
 
 @pytest.mark.parametrize("method", PRIVATE)
@@ -164,6 +168,7 @@ def test_rounds_are_not_added_beyond_the_budget(tmp_path: Path) -> None:
         ({"method": "fedproc", "fedproc": {"of": "averaged"}}, "--fedproc.of averaged asks clients"),
         ({"method": "fedproc", "fedproc": {"weighting": "count"}}, "counts, which stay hidden"),
         ({"method": "feddyn"}, "take --feddyn.equal true"),
+        ({"method": "fedsam", "fedsam": {"local": 0.5}}, "take --fedsam.local 1"),
         ({"method": "fedavg", "ccvr": "lda"}, "--ccvr lda: not for a private run"),
         ({"method": "fedavg", "val_fraction": 0.1}, "validation images are the clients' own"),
         ({"method": "fedavg", "keep_clients": True}, "--keep-clients true: not for"),

@@ -34,7 +34,7 @@ from fedproc.report.summary import (
 from fedproc.report.tables import Grid, Number, Shown, Table
 from fedproc.report.times import PARTS, draw_times
 from fedproc.runs.lock import expect_folder
-from fedproc.runs.result import refusals_in_words
+from fedproc.runs.result import promise_kept, refusals_in_words
 from fedproc.runs.saved import SavedRun
 from fedproc.statistics import Paired
 
@@ -150,7 +150,8 @@ def _section(
         table = replace(table, note=POOLED if group.pooled else "")
         texts = table.formats() | ({"tex": table.chosen(columns).latex()} if columns else {})
         parts.append(page.table(f"{name}-accuracy", table, texts=texts))
-    parts += _refused(group)
+    parts += _listed(group, lambda run: promise_kept(run.result).removeprefix(", "))
+    parts += _listed(group, lambda run: refusals_in_words(run.metrics))
     drawn = {label: runs for label, runs in curves(comparison).items() if runs}
     ends = _ends(drawn)
     for label, runs in group.under_way.items():
@@ -183,9 +184,9 @@ def _sites(page: Page, name: str, group: Group) -> list[str]:
     return parts
 
 
-def _refused(group: Group) -> list[str]:
-    """A line for each run of which answers were refused."""
-    said = {str(run.folder): refusals_in_words(run.metrics) for run in group.runs}
+def _listed(group: Group, words_of: Callable[[SavedRun], str]) -> list[str]:
+    """A line for each run of which there is something to say: its epsilon, or answers that were refused."""
+    said = {str(run.folder): words_of(run) for run in group.runs}
     lines_ = [f"<li>{escape(folder)}: {escape(words)}</li>" for folder, words in said.items() if words]
     return [f'<ul class="note">{"".join(lines_)}</ul>'] if lines_ else []
 
