@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import ToyLibrary, Train, toy_experiment, toy_images, toy_session
 
+from fedproc.comparison.compare import Comparison, Row
 from fedproc.errors import InputError, with_flags
 from fedproc.experiment import Experiment
 from fedproc.lanes import choose
@@ -19,6 +20,7 @@ from fedproc.protocol.plan import first_state
 from fedproc.protocol.rounds import played
 from fedproc.protocol.task import SERVER, Kind, Reply, Task
 from fedproc.protocol.weights import Weights
+from fedproc.report.summary import accuracies
 from fedproc.runs.saved import read_run
 from fedproc.simulation.drive import run_all
 from fedproc.simulation.session import Session
@@ -145,6 +147,8 @@ def test_epsilon_grows_and_a_run_goes_on_with_the_same_numbers(tmp_path: Path) -
     assert spent == sorted(spent) and spent[0] < spent[-1]
     assert whole["privacy"] == parts["privacy"]
     assert whole["privacy"]["epsilon"] == spent[-1]  # type: ignore[index]
+    table = accuracies(Comparison([Row.of("x", [saved[0]])], None, "x"))
+    assert table.rows[0][table.heads.index("epsilon")].value == spent[-1]
 
 
 def test_rounds_are_not_added_beyond_the_budget(tmp_path: Path) -> None:
