@@ -76,4 +76,4 @@ def test_what_is_said_before_the_run() -> None:
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(InputError, match=r"pip install 'fedproc\[privacy\]'"):
-        accountant.epsilon(1.5, *THOUSAND)
+        accountant.epsilon(1.2345, *THOUSAND)

@@ -30,7 +30,14 @@ class FedSAM(FedAvg):
     summary: ClassVar[str] = "gradients taken uphill, for flat minima (Qu et al. 2022; Caldarola et al. 2022)"
     family: ClassVar[str] = "client drift"
     options_type: ClassVar[type[method.Options]] = Options
+    additive: ClassVar[bool] = True
     options: Options
+
+    @classmethod
+    def unprotected(cls, options: method.Options) -> str | None:
+        if getattr(options, "local", 1.0) < 1:
+            return f"its last direction goes by the clients' steps, which stay hidden; take --{cls.name}.local 1"
+        return super().unprotected(options)
 
     @classmethod
     def needs_sgd(cls, options: method.Options) -> str | None:

@@ -31,7 +31,7 @@ class PrivacyOptions(BaseModel):
         "server", description="who adds the noise: the server to the sum, or each client its part of it"
     )
     clipping: Literal["fixed", "adaptive"] = Field(
-        "fixed", description="the clip bound stays, or follows a quantile of the clients' lengths (Andrew et al. 2021)"
+        "fixed", description="the clip bound stays, or moves to a quantile of the clients' lengths (Andrew et al. 2021)"
     )
     clip: float = Field(
         1.0, gt=0, description="clip bound: the length that what a client sends may have; of adaptive the first one"

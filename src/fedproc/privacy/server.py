@@ -42,8 +42,8 @@ class PrivateServer:
     def cohort(self, there: Sequence[int], t: int) -> list[int]:
         """Each client by a number of its own below the rate, whoever else takes part."""
         p = self.promise
-        drawn = self._randomness.uniforms(p.clients, Purpose.TAKES_PART, t)
-        return [client for client in there if float(drawn[client]) < p.rate]
+        drawn = self._randomness.uniforms(p.clients, Purpose.TAKES_PART, t).tolist()
+        return [client for client in there if drawn[client] < p.rate]
 
     def first_state(self, classes: int, features: int) -> Tensors:
         """The clip bound, and what prototypes are made of: noisy sums (K, Q), counts (K) and the variance of both."""
@@ -72,10 +72,12 @@ class PrivateServer:
         return {"clip": float(state["clip"]), "epsilon": self.promise.epsilon_after(t + 1)}
 
     def summary(self, rounds: int) -> dict[str, Any]:
-        """What result.json says of it."""
+        """What result.json says of it; epsilon is also a number of its own, where it is finite."""
         p, spent = self.promise, self.promise.epsilon_after(rounds)
-        found = {"epsilon": spent if math.isfinite(spent) else None, "delta": p.options.delta}
-        return {"privacy": {**found, "noise": p.noise, "where": p.options.where, "expected_cohort": p.cohort}}
+        about = {"delta": p.options.delta, "noise": p.noise, "where": p.options.where, "expected_cohort": p.cohort}
+        if not math.isfinite(spent):
+            return {"privacy": {"epsilon": None, **about}}
+        return {"epsilon": spent, "privacy": {"epsilon": spent, **about}}
 
 
 class PrivateSum:

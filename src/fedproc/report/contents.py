@@ -21,7 +21,7 @@ from fedproc.report.families import families_of, finals, validated
 from fedproc.report.gains import draw_gains
 from fedproc.report.gather import Exhibited, Gathered, Group, gather, many
 from fedproc.report.heatmaps import draw_classes, draw_confusions, draw_holdings
-from fedproc.report.notes import hostile, refused
+from fedproc.report.notes import hostile, private, refused
 from fedproc.report.page import Page, claim
 from fedproc.report.searches import add_searches
 from fedproc.report.sites import site_table
@@ -150,7 +150,7 @@ def _section(
         table = replace(table, note=POOLED if group.pooled else "")
         texts = table.formats() | ({"tex": table.chosen(columns).latex()} if columns else {})
         parts.append(page.table(f"{name}-accuracy", table, texts=texts))
-    parts += refused(group) + hostile(group)
+    parts += private(group) + refused(group) + hostile(group)
     drawn = {label: runs for label, runs in curves(comparison).items() if runs}
     ends = _ends(drawn)
     for label, runs in group.under_way.items():

@@ -248,9 +248,17 @@ def _titles(groups: Sequence[Sequence[SavedRun]]) -> list[str]:
     usual = {n: field.default for n, field in Experiment.model_fields.items() if n not in FOLLOWING}
     more = [{n: f[n] for n in differing if n in f and (n not in usual or f[n] != usual[n])} for f in common]
     return [
-        ", ".join([*_words(f), *(f"{n.replace('_', ' ')} {value}" for n, value in also.items())])
+        ", ".join([*_words(f), *(_told(n, value) for n, value in also.items())])
         for f, also in zip(common, more, strict=True)
     ]
+
+
+def _told(name: str, value: Any) -> str:
+    """A field that differs; of privacy what decides it."""
+    if name == "privacy" and isinstance(value, dict):
+        told = {n: value.get(n) for n in ("epsilon", "noise") if value.get(n) is not None}
+        return ", ".join(f"{n} {number:g}" for n, number in told.items())
+    return f"{name.replace('_', ' ')} {value}"
 
 
 def _words(f: Record) -> list[str]:

@@ -1,4 +1,6 @@
-"""What a section of the page says of its clients: whose answers were refused, and who was made hostile."""
+"""What a section of the page says of its clients: how private they are, whose answers were refused, and who was made
+hostile.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,13 @@ from html import escape
 
 from fedproc.attacks import ATTACKS, said
 from fedproc.report.gather import Group
-from fedproc.runs.result import refusals_in_words
+from fedproc.runs.result import promise_kept, refusals_in_words
+
+
+def private(group: Group) -> list[str]:
+    """A line for each private run: its epsilon."""
+    found = {str(run.folder): promise_kept(run.result).removeprefix(", ") for run in group.runs}
+    return _listed([f"{folder}: {words}" for folder, words in found.items() if words])
 
 
 def refused(group: Group) -> list[str]:

@@ -36,6 +36,7 @@ def accuracies(
     prefix = comparison.prefix
     numbers = {**NUMBERS, **(MORE if everything else {})}
     kept = any(row.by_seed("test_accuracy") for row in comparison.rows)
+    private = any(row.by_seed("epsilon") for row in comparison.rows)
     rows = []
     for row in comparison.rows:
         ended = {"diverged": row.diverged, "failed": row.failed}
@@ -45,13 +46,14 @@ def accuracies(
         cells = [Shown(row.label), Shown(f"{len(row.runs)}{words}", len(row.runs), more)]
         cells += [_spread(words, row.spread(prefix + name), 100.0) for words, name in numbers.items()]
         cells += [_spread(KEPT, row.spread("test_accuracy"), 100.0)] if kept else []
+        cells += [_spread("epsilon", row.spread("epsilon"), 1.0)] if private else []
         if published:
             theirs = published.get(row.label)
             text = Number(None, published=theirs.value, published_deviation=theirs.deviation).theirs if theirs else ""
             more = {"published deviation": theirs.deviation} if theirs and theirs.deviation is not None else {}
             cells.insert(3, Shown(text, theirs.value if theirs else None, more))
         rows.append([*cells, _spread("s per run", row.spread("seconds"), 1.0, 1)])
-    heads = ["", "seeds", *numbers, *([KEPT] if kept else []), "s per run"]
+    heads = ["", "seeds", *numbers, *([KEPT] if kept else []), *(["epsilon"] if private else []), "s per run"]
     if published:
         heads.insert(3, "published")
     title = "accuracy, %: mean ± sample deviation over seeds" + (" (validation)" if prefix else "")
