@@ -42,6 +42,11 @@ class ConfigFile(Schema):
     network: str
 
 
+class SourcesBefore(Schema):
+    commit: str | None = None
+    source_sha256: str | None = None
+
+
 class EnvironmentFile(Schema):
     device: str
     executor: str
@@ -54,6 +59,7 @@ class EnvironmentFile(Schema):
     command: list[str] = []
     commit: str | None = None
     source_sha256: str | None = None
+    earlier: list[SourcesBefore] = []
 
 
 class PartitionFile(Schema):
