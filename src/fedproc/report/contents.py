@@ -16,20 +16,20 @@ from fedproc.figures.curves import draw_curves
 from fedproc.figures.differences import draw_differences
 from fedproc.figures.style import lines
 from fedproc.paper.exhibits import EXHIBITS, REFERENCE
-from fedproc.report.families import families_of, finals, validated
+from fedproc.report.families import families_of, finals
 from fedproc.report.gains import draw_gains
 from fedproc.report.gather import Exhibited, Gathered, Group, gather, many
 from fedproc.report.heatmaps import draw_classes, draw_confusions, draw_holdings
 from fedproc.report.origins import all_runs, commands_and_machines, marked, of_rows, of_runs
 from fedproc.report.page import Page, claim
 from fedproc.report.searches import add_searches
+from fedproc.report.settings import add_settings
 from fedproc.report.sites import site_table
 from fedproc.report.summary import (
     EXPLORATORY,
     accuracies,
     differences,
     differences_by_column,
-    means_over_settings,
 )
 from fedproc.report.tables import Grid, Number, Shown, Table
 from fedproc.report.times import PARTS, draw_times
@@ -86,9 +86,7 @@ def write_report(
             _lost(exhibit),
         )
     families = families_of(gathered.groups, primary)
-    over = means_over_settings([(g.comparison.reference, finals(g)) for g in gathered.groups if not validated(g)])
-    if over is not None:
-        page.section("settings", "Over settings", page.table("settings", over))
+    add_settings(page, gathered.groups)
     for place, group in enumerate(gathered.groups):
         progress(f"drawing {place + 1} of {len(gathered.groups)}: {group.title}")
         folded = len(gathered.groups) > MOST_OPEN
