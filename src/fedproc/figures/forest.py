@@ -11,6 +11,11 @@ from fedproc.statistics import EQUAL, Paired
 
 Settings = Mapping[str, Paired]
 ROW = 0.27  # inches
+EXPLAINED = (
+    "dot and bar: mean and 95 % interval, paired over seeds; diamond: mean over settings; open: one seed; "
+    f"grey: ±{100 * EQUAL:g} points"
+)
+MEAN = "#666666"  # which the page makes lighter where it is dark; matplotlib writes no black
 
 
 def draw_forest(groups: Mapping[str, Settings], means: Settings, label: str, reference: str, shade: str) -> Picture:
@@ -64,8 +69,8 @@ def _interval(made: Picture, panel: Axes, place: int, setting: str, one: Paired,
 
 def _diamond(made: Picture, panel: Axes, place: int, setting: str, one: Paired) -> None:
     middle, low, high = (100 * (value or 0.0) for value in (one.difference, one.low, one.high))
-    panel.fill([low, middle, high, middle], [place, place - 0.3, place, place + 0.3], color="#000000", linewidth=0)
-    _say(made, panel, place, setting, one, "#000000")
+    panel.fill([low, middle, high, middle], [place, place - 0.3, place, place + 0.3], color=MEAN, linewidth=0)
+    _say(made, panel, place, setting, one, MEAN)
 
 
 def _say(made: Picture, panel: Axes, place: int, setting: str, one: Paired, shade: str) -> None:
