@@ -46,9 +46,7 @@ def draw_forest(groups: Mapping[str, Settings], means: Settings, label: str, ref
     panel.set_xlabel(plain(f"final accuracy of {label} minus {reference}'s, points"))
     panel.grid(axis="x", alpha=0.25)
     panel.spines[["top", "right", "left"]].set_visible(False)
-    made.explain(
-        f"dot and bar: mean and 95 % interval, paired over seeds; open: one seed; grey: ±{100 * EQUAL:g} points"
-    )
+    made.explain(EXPLAINED)
     return made
 
 
