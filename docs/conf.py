@@ -15,7 +15,7 @@ project = "fedproc"
 author = copyright = "The fedproc developers"
 release = version = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "from_package", "repository", "whole_numbers"]
-exclude_patterns = ["results/*/**"]  # run folders: pictures and files of theirs come along where a page names them
+exclude_patterns = ["results/*/*/**"]  # run folders: pictures and files of theirs come along where a page names them
 
 html_theme = "furo"
 html_title = f"fedproc {release}"

@@ -37,6 +37,7 @@ def printed(commands: str, folder: Path) -> str:
     if done.returncode:
         raise SystemExit(f"{commands}ended with {done.returncode}:\n{done.stdout}")
     lines = [line.rstrip() for line in done.stdout.splitlines()]
+    lines = [line for line in lines if not line.startswith("Sources: ")]  # which depend on whose tree it is
     told = [place for place, line in enumerate(lines) if PROGRESS.fullmatch(line)]
     if len(told) > 2:
         lines[told[0] + 1 : told[-1]] = ["..."]

@@ -18,7 +18,8 @@ import run_tutorial
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-PAGES += [*sorted((ROOT / "docs" / "methods").glob("*.md")), ROOT / "docs" / "results" / "README.md"]
+PAGES += [*sorted((ROOT / "docs" / "methods").glob("*.md")), *sorted((ROOT / "docs" / "results").glob("*.md"))]
+PAGES += [ROOT / "docs" / "results" / "leaderboard" / "README.md"]
 COMMAND = re.compile(r"^    (fedproc [a-z].*(?:(?<=\\)\n.*)*)", re.M)
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from results_pages import ALL, cells
 
 from fedproc.cli.commands import execute
 from fedproc.comparison.compare import Row
@@ -82,13 +83,6 @@ def flat(value: object, path: str = "") -> dict[str, object]:
     return {path: value}
 
 
-def cells(text: str, head: str) -> dict[str, list[str]]:
-    """The rows of the table whose head begins so."""
-    lines = text[text.index(head) :].split("\n\n")[0].splitlines()[2:]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return {row[0]: row[1:] for row in rows}
-
-
 def told(folder: str) -> dict[str, dict[str, str]]:
     """What a folder's runs come to, row by row, as tables have it."""
     (group,) = gather([DOCS / folder]).groups
@@ -120,7 +114,7 @@ def spread(row: Row, name: str) -> str:
 
 @pytest.mark.parametrize("shown", NAMES)
 def test_the_results_table(rows: dict[str, dict[str, str]], shown: str) -> None:
-    row = cells((DOCS / "README.md").read_text(encoding="utf-8"), "| | published |")[shown]
+    row = cells(ALL, "| | published |")[shown]
     mine = rows[NAMES[shown]]
     assert row[2:6] == [mine[n] for n in ("seeds", "final_accuracy", "last10_accuracy", "final_prototype_accuracy")]
     assert row[6:9] == [mine.get(name, "") for name in ("difference", "interval", "verdict")]
@@ -130,7 +124,7 @@ def test_the_results_table(rows: dict[str, dict[str, str]], shown: str) -> None:
     ("head", "folder", "names"), [("| best of |", "best", BEST), ("| FedProc with |", "ablation", ABLATED)]
 )
 def test_the_tables_of_variants(head: str, folder: str, names: dict[str, str]) -> None:
-    table = cells((DOCS / "README.md").read_text(encoding="utf-8"), head)
+    table = cells(ALL, head)
     found = told(folder)
     assert {names[shown] for shown in table} == set(found)
     order = ("final_accuracy", "last10_accuracy", "final_prototype_accuracy", "difference", "interval", "verdict")
@@ -150,7 +144,7 @@ def test_the_tables_of_variants(head: str, folder: str, names: dict[str, str]) -
     ],
 )
 def test_the_tables_over_settings(head: str, folders: list[str]) -> None:
-    table = cells((DOCS / "README.md").read_text(encoding="utf-8"), head)
+    table = cells(ALL, head)
     for place, folder in enumerate(folders):
         (group,) = gather([DOCS / folder]).groups
         runs = {row.label: [run for run in row.runs if run.seed < 5] for row in group.comparison.rows}
@@ -167,37 +161,13 @@ def test_the_tables_over_settings(head: str, folders: list[str]) -> None:
 
 def test_the_search_table() -> None:
     (group,) = gather([DOCS / "search"]).groups
-    table = cells((DOCS / "README.md").read_text(encoding="utf-8"), "| trial |")
+    table = cells(ALL, "| trial |")
     assert list(table) == [row.label for row in group.comparison.rows]
     for row in group.comparison.rows:
         shown = [cell.strip("*") for cell in table[row.label][1:]]
         assert shown == [spread(row, "val_final_accuracy"), spread(row, "val_final_prototype_accuracy")]
         if (averaged := row.spread("val_final_averaged_accuracy")) is not None:
             assert f"averaged weights reach {100 * averaged[0]:.2f}" in table[row.label][0]
-
-
-def rounded(cell: str, exact: str) -> bool:
-    """Whether a cell tells mean and deviation with one digit less."""
-    shown, known = ([float(part) for part in text.strip("*").split(" ± ")] for text in (cell, exact))
-    return shown == pytest.approx(known, abs=0.0501)
-
-
-def test_readmes_first_table(rows: dict[str, dict[str, str]]) -> None:
-    text = (DOCS.parent.parent / "README.md").read_text(encoding="utf-8")
-    table = cells(text, "| accuracy, % |")
-    order = [
-        NAMES[name.strip()] for name in text[text.index("| accuracy, % |") :].splitlines()[0].strip("|").split("|")[1:]
-    ]
-    for line, name in (("ours", "final_accuracy"), ("ours, by the nearest prototype", "final_prototype_accuracy")):
-        for label, cell in zip(order, table[line], strict=True):
-            assert rounded(cell, rows[label][name])
-    best = told("best")
-    shown = {f"{label}-best": cell for label, cell in zip(order, table["ours, the best of eight trials"], strict=True)}
-    assert {label for label, cell in shown.items() if cell} == set(best)
-    assert all(rounded(shown[label], row["final_accuracy"]) for label, row in best.items())
-    assert "({difference} points, {interval})".format(**best["fedproc-best"]) in text
-    for line, name in (("to FedAvg on the same seeds", "difference"), ("95 % interval", "interval")):
-        assert table[line] == [rows[label].get(name, "") for label in order]
 
 
 def test_what_is_kept_of_new_runs_is_read_again(compared: Path, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_the_site_is_read_and_searched_without_a_network(browser: Any, site: Pat
     failed: list[str] = []
     window.on("request", lambda request: asked.append(request.url))
     window.on("pageerror", lambda error: failed.append(str(error)))
-    for page in ("index", "tutorial", "api", "commands", "glossary", "results/README"):
+    for page in ("index", "tutorial", "api", "commands", "glossary", "results/README", "results/leaderboard/README"):
         window.goto((site / f"{page}.html").as_uri())
         assert window.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), page
     background = window.evaluate("getComputedStyle(document.body).backgroundColor")

@@ -5,24 +5,20 @@ from __future__ import annotations
 import json
 import re
 import statistics
+import tomllib
 from functools import cache
 from pathlib import Path
 
 import pytest
+from results_pages import FIRST, cells, plain
 
 from fedproc.comparison.compare import Comparison, Row, rows_in
 from fedproc.report.summary import differences
 
 FOLDER = Path(__file__).parent.parent / "docs" / "results" / "leaderboard"
 TEXT = (FOLDER / "README.md").read_text(encoding="utf-8")
-PLAIN = " ".join(TEXT.split())
-
-
-def cells(head: str) -> dict[str, list[str]]:
-    """The rows of the table whose head begins so."""
-    lines = TEXT[TEXT.index(head) :].split("\n\n")[0].splitlines()[2:]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return {row[0]: row[1:] for row in rows}
+PLAIN = plain(TEXT)
+README = (FOLDER.parent.parent.parent / "README.md").read_text(encoding="utf-8")
 
 
 @cache
@@ -37,7 +33,7 @@ def shown(row: Row, name: str) -> str:
 
 
 def test_the_table() -> None:
-    table = cells("| tuned | seeds |")
+    table = cells(TEXT, "| tuned | seeds |")
     found = {row[0].text: [cell.text for cell in row[2:]] for row in differences(comparison()).rows if row[0].text}
     assert {f"{label}-tuned" for label in table} == {row.label for row in comparison().rows}
     for row in comparison().rows:
@@ -45,8 +41,26 @@ def test_the_table() -> None:
         assert table[row.label.removesuffix("-tuned")] == expected
 
 
+@pytest.mark.parametrize("text", [FIRST, README], ids=["results", "README"])
+def test_where_else_the_table_stands(text: str) -> None:
+    here, there = cells(TEXT, "| tuned | seeds |"), cells(text, "| tuned | seeds |")
+    assert {label: row[:4] + row[-1:] for label, row in here.items()} == there
+
+
+def test_what_is_said_of_scaffold_elsewhere() -> None:
+    one = comparison().paired("final_accuracy")["scaffold-tuned"]
+    assert one.low is not None and one.high is not None and min(one.values) > 0
+    numbers = (100 * value for value in (one.difference, one.low, one.high))
+    said = "{:.2f} points ahead of FedAvg ({:+.2f} to {:+.2f}), on each of ten seeds".format(*numbers)
+    for text in (FIRST, README):
+        assert said in plain(text)
+    winners = tomllib.loads((FOLDER / "cifar10-beta0.1" / "search" / "winners.toml").read_text(encoding="utf-8"))
+    advice = "--method {method} --lr-schedule {lr_schedule} --calibrate {calibrate}"
+    assert advice.format(**winners["scaffold-tuned"]) in plain(FIRST)
+
+
 def test_the_exploratory_table() -> None:
-    table = cells("| tuned | nearest prototype |")
+    table = cells(TEXT, "| tuned | nearest prototype |")
     for row in comparison().rows:
         names = ("final_prototype_accuracy", "final_ccvr_accuracy", "final_lda_accuracy")
         assert table[row.label.removesuffix("-tuned")] == [shown(row, name) for name in names]
@@ -75,7 +89,7 @@ def test_the_anchors(label: str, method: str) -> None:
         lines = (folder / method / "seed-0" / "metrics.jsonl").read_text().splitlines()
         curves.append({r["round"]: 100 * r["test_accuracy"] for r in map(json.loads, lines)})
     for cell, (first, last) in zip(
-        cells("| test accuracy, %, mean over rounds |")[f"{label}, then and now"],
+        cells(TEXT, "| test accuracy, %, mean over rounds |")[f"{label}, then and now"],
         ((11, 50), (51, 100), (91, 100), (100, 100)),
         strict=True,
     ):

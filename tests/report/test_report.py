@@ -469,6 +469,11 @@ def test_one_family_is_primary_and_the_rest_exploratory(compared: Path, tmp_path
     declared, exploratory = (escape(text) for text in (DECLARED, EXPLORATORY))
     none = write_report(folders, tmp_path / "none").read_text(encoding="utf-8")
     assert declared not in none and "Over settings" in none
+    forest = (tmp_path / "none" / "figures" / "settings-0.svg").read_text(encoding="utf-8")
+    finals = [results(tmp_path / "one" / label, "final_accuracy") for label in ("fedproc", "fedavg")]
+    mean = 100 * (statistics.fmean(finals[0]) - statistics.fmean(finals[1]))
+    titles = re.findall(r"<title>([^<]*, 3 seeds)</title>", forest)
+    assert [title.split(" (")[0] for title in titles] == [f"{n}: {mean:+.2f}" for n in ("1. one", "2. two", "mean")]
     first = write_report(folders, tmp_path / "first", primary=["one"]).read_text(encoding="utf-8")
     assert first.count(declared) == 1 and exploratory in first
     with pytest.raises(InputError, match="primary three: expected one of one, two"):

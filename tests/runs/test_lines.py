@@ -181,6 +181,19 @@ def test_where_numbers_come_from_is_on_record(tmp_path: Path) -> None:
     assert found["kernels"] in ("own", "torch")
 
 
+def test_sources_of_rounds_before_stay_on_record(tmp_path: Path) -> None:
+    from fedproc import Experiment, run
+
+    given = {"clients": 2, "epochs": 1, "batch_size": 512, "device": "cpu", "method": "fedavg"}
+    run(Experiment(**given, rounds=1), tmp_path)
+    path = tmp_path / "environment.json"
+    before = {"commit": "a" * 40, "source_sha256": "b" * 64}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **before}))
+    run(Experiment(**given, rounds=2), tmp_path)
+    found = json.loads(path.read_text())
+    assert found["earlier"] == [before] and found["source_sha256"] != "b" * 64
+
+
 def test_other_kernels_are_not_mixed_in_silence(tmp_path: Path) -> None:
     from fedproc.runs.provenance import environment
     from fedproc.simulation.drive import executor_for, which_kernels

@@ -13,7 +13,7 @@ from fedproc.cli.parser import add_experiment_flags, add_workers, whole_numbers
 from fedproc.cli.run import add_out, beside, gathered, watching, write_sites
 from fedproc.cli.strict import Parser
 from fedproc.cli.tables import print_table
-from fedproc.comparison.compare import compare, sites_of
+from fedproc.comparison.compare import Comparison, compare, sites_of
 from fedproc.comparison.overrides import read_variants
 from fedproc.errors import InputError, RunError
 from fedproc.methods.method import Method
@@ -22,6 +22,7 @@ from fedproc.methods.robust import ROBUST
 from fedproc.report.summary import accuracies, differences
 from fedproc.runs.keeper import Fresh
 from fedproc.runs.result import refusals_in_words
+from fedproc.runs.schema import read_json
 from fedproc.simulation.drive import Run
 from fedproc.simulation.workers.choice import parsed as parsed_workers
 from fedproc.watchers.console import Display
@@ -92,6 +93,7 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
             console.print(f"{why}: there are no differences to show; --reference takes another row", highlight=False)
         else:
             console.print(ONE_SEED)
+    _say_sources(done, console)
     if sites := sites_of(done):
         write_sites(parsed.out, sites, console)
     for each in (run for row in done.rows for run in row.runs if isinstance(run, Run)):
@@ -104,6 +106,17 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     if failed:
         raise RunError(f"failed: {'; '.join(failed)}; the reason is in each run's result.json")
     return 0
+
+
+def _say_sources(done: Comparison, console: Console) -> None:
+    """Runs of different sources are not told apart by their numbers."""
+    from fedproc.report.origins import of_rows, several  # matplotlib takes a while to import
+
+    rows = {
+        row.label: [read_json(run.path / "environment.json") or {} for run in row.runs if run.path] for row in done.rows
+    }
+    if several([each for some in rows.values() for each in some]):
+        console.print(f"runs of different sources stand side by side. {of_rows(rows)}", highlight=False, markup=False)
 
 
 def _list(name: str, typed: list[str] | None, below: Any) -> list[str]:

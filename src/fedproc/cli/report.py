@@ -56,8 +56,11 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
         if parsed.out is None and out.is_symlink():
             raise InputError(f"{out}: a link, which is not followed; name the folder to write as --out")
         told = lambda doing: status.update(escape(doing))  # noqa: E731
-        page = write_report(parsed.folders, out, parsed.reference, told, parsed.columns, parsed.primary)
+        said: list[str] = []
+        page = write_report(parsed.folders, out, parsed.reference, told, parsed.columns, parsed.primary, said.append)
     console.print(f"written: {page}, with its tables/ and figures/", highlight=False, soft_wrap=True)
+    for sources in said:
+        console.print(sources, highlight=False, soft_wrap=True, markup=False)
     if parsed.open:
         webbrowser.open(page.resolve().as_uri())
     return 0

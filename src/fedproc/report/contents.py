@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,26 +10,27 @@ from pathlib import Path
 from typing import Any
 
 from fedproc import __version__
-from fedproc.comparison.compare import curves, sites_of
+from fedproc.comparison.compare import Row, curves, sites_of
 from fedproc.errors import InputError
 from fedproc.figures.curves import draw_curves
 from fedproc.figures.differences import draw_differences
 from fedproc.figures.style import lines
 from fedproc.paper.exhibits import EXHIBITS, REFERENCE
-from fedproc.report.families import families_of, finals, validated
+from fedproc.report.families import families_of, finals
 from fedproc.report.gains import draw_gains
 from fedproc.report.gather import Exhibited, Gathered, Group, gather, many
 from fedproc.report.heatmaps import draw_classes, draw_confusions, draw_holdings
 from fedproc.report.notes import hostile, private, refused
+from fedproc.report.origins import all_runs, commands_and_machines, marked, of_rows, of_runs
 from fedproc.report.page import Page, claim
 from fedproc.report.searches import add_searches
+from fedproc.report.settings import add_settings
 from fedproc.report.sites import site_table
 from fedproc.report.summary import (
     EXPLORATORY,
     accuracies,
     differences,
     differences_by_column,
-    means_over_settings,
 )
 from fedproc.report.tables import Grid, Number, Shown, Table
 from fedproc.report.times import PARTS, draw_times
@@ -54,8 +54,10 @@ def write_report(
     progress: Callable[[str], object] = str,
     columns: Sequence[str] = (),
     primary: Sequence[str] = (),
+    caution: Callable[[str], object] = str,
 ) -> Path:
-    """Write index.html, tables/ and figures/ into `out`; returns the page. `progress` gets a text for each step.
+    """Write index.html, tables/ and figures/ into `out`; returns the page. `progress` gets a text for each step, and
+    `caution` a sentence where runs are not of one clean commit.
     `columns` are those that the LaTeX files of accuracies have, all if none is named; `primary` names the comparisons
     whose final accuracies are the page's one primary family.
     """
@@ -84,18 +86,20 @@ def write_report(
             _lost(exhibit),
         )
     families = families_of(gathered.groups, primary)
-    over = means_over_settings([(g.comparison.reference, finals(g)) for g in gathered.groups if not validated(g)])
-    if over is not None:
-        page.section("settings", "Over settings", page.table("settings", over))
+    add_settings(page, gathered.groups)
     for place, group in enumerate(gathered.groups):
         progress(f"drawing {place + 1} of {len(gathered.groups)}: {group.title}")
         folded = len(gathered.groups) > MOST_OPEN
         _section(page, f"setting-{place}", group, folded, columns, families.get(place))
     add_searches(page, gathered.searches)
     if gathered.runs:
-        page.section("runs", "All runs", *_runs(page, gathered))
-        page.section("origin", "Commands and machines", *_origin(gathered.runs))
-    return page.write(out, _head(gathered), progress)
+        page.section("runs", "All runs", *all_runs(page, gathered))
+        page.section("origin", "Commands and machines", *commands_and_machines(gathered.runs))
+    environments = [run.environment for run in gathered.runs]
+    sources, mark = of_runs(environments), marked(environments)
+    if mark:
+        caution(sources)
+    return page.write(out, _head(gathered) + _sources(sources, mark), progress)
 
 
 def _head(gathered: Gathered) -> str:
@@ -105,6 +109,11 @@ def _head(gathered: Gathered) -> str:
     shown = f", {many(exhibits, 'table or figure')} of the paper" if exhibits == 1 else ""
     shown = f", {exhibits} tables and figures of the paper" if exhibits > 1 else shown
     return f'<p class="soft">{many(len(gathered.runs), "run")}{when}{shown}; fedproc {__version__}</p>\n'
+
+
+def _sources(said: str, mark: bool) -> str:
+    """Where numbers come from; what is not of one clean commit stands out."""
+    return f'<p class="{"mark" if mark else "note"}">{escape(said)}</p>\n' if said else ""
 
 
 def _lost(exhibit: Exhibited) -> str:
@@ -147,9 +156,12 @@ def _section(
     parts = _sites(page, name, group)
     if comparison.rows:
         table = accuracies(comparison, group.published, everything=True)
-        table = replace(table, note=POOLED if group.pooled else "")
-        texts = table.formats() | ({"tex": table.chosen(columns).latex()} if columns else {})
-        parts.append(page.table(f"{name}-accuracy", table, texts=texts))
+        made_with = {row.label: [run.environment for run in _saved(row)] for row in comparison.rows}
+        sources, pooled = of_rows(made_with), POOLED if group.pooled else ""
+        named = replace(table, note=" ".join(filter(None, (pooled, sources))))
+        texts = named.formats() | ({"tex": named.chosen(columns).latex()} if columns else {})
+        parts.append(page.table(f"{name}-accuracy", replace(table, note=pooled), texts=texts))
+        parts.append(_sources(sources, marked([one for some in made_with.values() for one in some])))
     parts += private(group) + refused(group) + hostile(group)
     drawn = {label: runs for label, runs in curves(comparison).items() if runs}
     ends = _ends(drawn)
@@ -190,12 +202,16 @@ def _ends(rows: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> str:
     return f"Ended earlier: {', '.join(early)}." if early else ""
 
 
+def _saved(row: Row) -> list[SavedRun]:
+    return [run for run in row.runs if isinstance(run, SavedRun)]
+
+
 def _first(group: Group, fits: Callable[[SavedRun], bool] = lambda run: True) -> dict[str, SavedRun]:
     """The first finished run of each row that fits."""
     found: dict[str, SavedRun] = {}
     for row in group.comparison.rows:
-        for run in row.runs:
-            if isinstance(run, SavedRun) and fits(run):
+        for run in _saved(row):
+            if fits(run):
                 found.setdefault(row.label, run)
     return found
 
@@ -270,51 +286,3 @@ def _time(page: Page, name: str, group: Group) -> list[str]:
     table = Table("seconds per round by phase, and totals per run", heads, rows, note)
     drawn = page.figure(f"{name}-time", draw_times(seconds), "Seconds per round")
     return ["<h3>Time and throughput</h3>", drawn, page.table(f"{name}-time", table)]
-
-
-def _runs(page: Page, gathered: Gathered) -> list[str]:
-    rows = []
-    for group in gathered.groups:
-        for run in sorted(group.runs, key=lambda run: (run.method, run.seed)):
-            final = run.result.get("final_accuracy", run.result.get("val_final_accuracy"))
-            seconds = run.result.get("seconds")
-            rows.append(
-                [
-                    Shown(str(run.folder)),
-                    Shown(run.method),
-                    Shown(str(run.seed), run.seed),
-                    Shown(run.status),
-                    Shown(run.held_out),
-                    Shown("-") if final is None else Shown(f"{100 * final:.2f}", 100 * final),
-                    Shown("-") if seconds is None else Shown(f"{seconds:.1f}", seconds),
-                ]
-            )
-    rows += [
-        [Shown(str(copy)), Shown(f"a copy of {first}")] + 5 * [Shown("")] for copy, first in gathered.copies.items()
-    ]
-    heads = ["folder", "method", "seed", "status", "images", "final", "seconds"]
-    table = Table("final accuracy in per cent", heads, rows)
-    return (
-        [f"<details><summary>{many(len(rows), 'run')}</summary>{page.table('runs', table)}</details>"] if rows else []
-    )
-
-
-def _origin(runs: Sequence[SavedRun]) -> list[str]:
-    """Every command once, and every machine with its versions."""
-    commands: dict[str, None] = {}
-    machines: dict[str, None] = {}
-    for run in runs:
-        e = run.environment
-        if not e:
-            continue
-        program, *words = e.get("command") or ["?"]
-        commands[shlex.join(["fedproc" if program in ("fedproc", "__main__.py") else program, *words])] = None
-        versions = ", ".join(f"{name} {number}" for name, number in e.get("packages", {}).items() if number)
-        layout = f"{e.get('executor')} lanes ({e.get('lanes')}), {e.get('precision', 'fp32')}"
-        machine = (f"{e.get('device_name')} ({e.get('device')})", f"{e.get('cores')} cores", str(e.get("platform")))
-        where = ", ".join([*machine, f"Python {e.get('python')}"])
-        commit = f", commit {e['commit']}" if e.get("commit") else ""
-        machines[f"{where}; {layout}; {versions}{commit}"] = None
-    parts = [f"<pre>{escape(chr(10).join(commands))}</pre>"] if commands else []
-    parts += [f'<p class="soft">{escape(machine)}</p>' for machine in machines]
-    return parts

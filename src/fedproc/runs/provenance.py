@@ -7,6 +7,8 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -16,8 +18,10 @@ from typing import Any
 import torch
 
 from fedproc import __version__
+from fedproc.runs.schema import EnvironmentFile, SourcesBefore
 
 SOURCES = (".py", ".c", ".css", ".js")
+DIRTY = "-dirty"  # as git describes a tree with uncommitted changes
 PACKAGES = ("torch", "numpy", "pillow", "pydantic", "safetensors")
 
 
@@ -40,6 +44,48 @@ def environment(device: torch.device, executor: str, lanes: int, threads: int, p
         "commit": _commit(),
         "source_sha256": source_hash(),
     }
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A state of the sources that numbers come from, as far as their environment.json tells."""
+
+    commit: str | None
+    sources: str | None  # their hash; runs of the first format have none
+
+    @property
+    def changed(self) -> bool:
+        """Whether the tree had uncommitted changes."""
+        return self.commit is not None and self.commit.endswith(DIRTY)
+
+    @property
+    def clean(self) -> bool:
+        return self.commit is not None and not self.changed
+
+    @property
+    def name(self) -> str:
+        """The commit, or the sources' hash where it is unknown, in seven digits."""
+        if self.commit is not None:
+            return self.commit[:7]
+        return f"sources {self.sources[:7]}" if self.sources else ""
+
+    def __str__(self) -> str:
+        if self.commit is None:
+            return "unknown commit" + (f" ({self.name})" if self.name else "")
+        return self.name + (" (changed tree)" if self.changed else "")
+
+
+def origins(environment: Mapping[str, Any]) -> tuple[Origin, ...]:
+    """All states of the sources that a run was trained with, the first one first."""
+    records = [*environment.get("earlier", []), environment]
+    return tuple(dict.fromkeys(Origin(each.get("commit"), each.get("source_sha256")) for each in records))
+
+
+def earlier(before: EnvironmentFile, now: Mapping[str, Any]) -> list[dict[str, str | None]]:
+    """What goes on record of the sources that a run had so far, when it is continued with those of `now`."""
+    last = SourcesBefore(commit=before.commit, source_sha256=before.source_sha256)
+    had = [{"commit": each.commit, "source_sha256": each.source_sha256} for each in (*before.earlier, last)]
+    return [each for each in had if each["source_sha256"] != now["source_sha256"]]
 
 
 @lru_cache(maxsize=1)
@@ -71,7 +117,7 @@ def _commit() -> str | None:
     top = _git(here, "rev-parse", "--show-toplevel")
     if top is None or Path(top) / "src" / "fedproc" != here:
         return None
-    return _git(here, "describe", "--always", "--dirty", "--abbrev=40")
+    return _git(here, "describe", "--always", f"--dirty={DIRTY}", "--abbrev=40", "--exclude=*")
 
 
 def _git(where: Path, *words: str) -> str | None:

@@ -47,6 +47,11 @@ class ConfigFile(Schema):
     attack_strength: float | None = None
 
 
+class SourcesBefore(Schema):
+    commit: str | None = None
+    source_sha256: str | None = None
+
+
 class EnvironmentFile(Schema):
     device: str
     executor: str
@@ -59,6 +64,7 @@ class EnvironmentFile(Schema):
     command: list[str] = []
     commit: str | None = None
     source_sha256: str | None = None
+    earlier: list[SourcesBefore] = []
 
 
 class PartitionFile(Schema):

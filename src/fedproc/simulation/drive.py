@@ -22,7 +22,7 @@ from fedproc.lanes.streamed import StreamedExecutor
 from fedproc.protocol.exchange import Exchange
 from fedproc.protocol.task import Kind
 from fedproc.runs.keeper import Fresh, failed_result
-from fedproc.runs.provenance import environment
+from fedproc.runs.provenance import earlier, environment
 from fedproc.simulation.interrupt import Interrupt
 from fedproc.simulation.place import Place, alone
 from fedproc.simulation.preparation import Library
@@ -168,7 +168,9 @@ def _record(sessions: Sequence[Session], executor: Executor, place: Place, more:
             made |= {"workers": place.workers, **({"mps": True} if place.mps else {})}
             made["kernels"] = which_kernels(session.device)
             before = session.folder.environment()
-            begun = {"started": before.started} if before is not None and before.started else {}
+            begun: Record = {"started": before.started} if before is not None and before.started else {}
+            if before is not None and session.records and (others := earlier(before, made)):
+                begun["earlier"] = others
             session.folder.write_environment({**made, **begun, **(more or {})})
 
 
