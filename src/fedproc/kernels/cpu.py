@@ -1,4 +1,5 @@
-"""A client's training step on a CPU core, in C: its batch, small convolutions with relu and pooling, the update.
+"""A client's training step on a CPU core, in C: its batch, small convolutions with relu and pooling, the contrast
+with prototypes, the update.
 
 The C file is compiled for this machine when first used (one second), and cached. Without a compiler
 torch does the work. Calls release Python's global lock, so clients on other threads go on meanwhile.
@@ -64,7 +65,7 @@ def _compiled(compiler: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             made = Path(folder) / name
-            words = [compiler, *FLAGS, *SHARED, str(SOURCE), "-o", str(made)]
+            words = [compiler, *FLAGS, *SHARED, str(SOURCE), "-lm", "-o", str(made)]
             subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
             noted = Path(folder) / digest.name
             noted.write_text(_sha256(made))
@@ -131,7 +132,7 @@ def _call(name: str, *arguments: Tensor | ctypes.c_ulong | int | float | None) -
             ready.append(ctypes.c_void_p(None if argument is None else argument.data_ptr()))
         else:
             ready.append(ctypes.c_float(argument) if isinstance(argument, float) else argument)
-    if library[name](*ready):
+    if getattr(library, name)(*ready):
         raise MemoryError(f"no memory for {name}")
 
 
@@ -165,6 +166,35 @@ def conv_relu_pool(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
     """y (B, N, H', W') of x (B, C, H, W), w (N, C, side, side), bias (N,)."""
     y: Tensor = ConvReluPool.apply(x, w, bias)
     return y
+
+
+class Contrast(torch.autograd.Function):
+    """`contrasts` with its gradient, which comes of the same pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, z: Tensor, labels: Tensor, prototypes: Tensor, tau: float, known: Tensor, offset: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        given = (z, labels, prototypes, known, offset)
+        plain = [None if tensor is None else tensor.contiguous() for tensor in given]
+        loss, counted, slope = torch.empty(len(z)), torch.empty(len(z), dtype=torch.bool), torch.empty(z.shape)
+        _call("contrast", *plain, loss, counted, slope, len(z), *prototypes.shape, float(tau))
+        ctx.save_for_backward(slope)
+        ctx.mark_non_differentiable(counted)
+        return loss, counted
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        (slope,) = ctx.saved_tensors
+        return slope * g.unsqueeze(-1), None, None, None, None, None
+
+
+def contrasts(
+    z: Tensor, labels: Tensor, prototypes: Tensor, tau: float, known: Tensor, offset: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Losses (B,) of z (B, Q) against prototypes (K, Q), through which no gradient flows, and which samples count."""
+    found: tuple[Tensor, Tensor] = Contrast.apply(z, labels, prototypes.detach(), tau, known, offset)
+    return found
 
 
 def take_batch(
