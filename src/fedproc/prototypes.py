@@ -33,9 +33,9 @@ def similarities(z: Tensor, prototypes: Tensor) -> Tensor:
 
 def contrast(
     z: Tensor, labels: Tensor, prototypes: Tensor, tau: float, known: Tensor, offset: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """`prototype_loss` for prototypes that the payload guard has already found finite, and whether each sample counts:
-    its class is known.
+    its class is known. None may stand for all of them.
 
     `offset` (..., K) is added to the similarities/tau: the calibration by a client's own class shares.
     """

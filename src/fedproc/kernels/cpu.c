@@ -55,10 +55,10 @@ enum { PAD = 8, NONE = 4 };
             which = (mask & which) | (~mask & none);                                                                \
             mask = best < (V){0};                                                                                   \
             best = SELECT(mask, (V){0}, best, I, V);                                                                \
-            for (int n = 0; n < channels; n++) {                                                                    \
+            for (int n = 0; n < channels; n++)                                                                      \
                 y[n * stride + i] = best[n];                                                                        \
+            for (int n = 0; won && n < channels; n++)                                                               \
                 won[n * stride + i] = (signed char)which[n];                                                        \
-            }                                                                                                       \
         }                                                                                                           \
     }
 
@@ -71,18 +71,21 @@ enum { PAD = 8, NONE = 4 };
         for (int row = 0; row < PH; row++) {                                                                        \
             const float *line = x + 2 * row * W;                                                                    \
             float *to = y + row * PW;                                                                               \
-            signed char *who = won + row * PW;                                                                      \
+            signed char *who = won ? won + row * PW : NULL;                                                         \
             int c = 0;                                                                                              \
             for (; c + 1 < PW; c += 2)                                                                              \
-                NAME##_two(line + 2 * c, w, bias, to + c, who + c, offset, weights, W, PH * PW, channels);          \
+                NAME##_two(line + 2 * c, w, bias, to + c, who ? who + c : NULL, offset, weights, W, PH * PW,          \
+                           channels);                                                                               \
             if (c < PW)                                                                                             \
-                NAME##_one(line + 2 * c, w, bias, to + c, who + c, offset, weights, W, PH * PW, channels);          \
+                NAME##_one(line + 2 * c, w, bias, to + c, who ? who + c : NULL, offset, weights, W, PH * PW,          \
+                           channels);                                                                               \
         }                                                                                                           \
     }
 
 DEFINE_FORWARD(forward8, v8, i8)
 DEFINE_FORWARD(forward16, v16, i16)
 
+/* y (B, N, PH, PW), and which of a window's four places won, for the gradients; null where none are wanted. */
 int conv_relu_pool(const float *x, const float *w, const float *bias, float *y, signed char *won, int B, int C, int H,
                    int W, int N, int SIDE)
 {
@@ -108,12 +111,13 @@ int conv_relu_pool(const float *x, const float *w, const float *bias, float *y, 
             const int left = N - block * wide, channels = left < wide ? left : wide;
             const long at = ((long)b * N + block * wide) * PH * PW;
             const float *image = x + (long)b * C * H * W, *mine = packed + block * (weights + 1) * wide;
+            signed char *who = won ? won + at : NULL;
             if (wide == 8)
-                forward8(image, (const v8 *)mine, ((const v8 *)mine)[weights], y + at, won + at, offset, weights, W, PH,
-                         PW, channels);
+                forward8(image, (const v8 *)mine, ((const v8 *)mine)[weights], y + at, who, offset, weights, W, PH, PW,
+                         channels);
             else
-                forward16(image, (const v16 *)mine, ((const v16 *)mine)[weights], y + at, won + at, offset, weights, W,
-                          PH, PW, channels);
+                forward16(image, (const v16 *)mine, ((const v16 *)mine)[weights], y + at, who, offset, weights, W, PH,
+                          PW, channels);
         }
     free(offset), free(packed);
     return 0;
@@ -290,19 +294,22 @@ int take_batch(const unsigned char *bank, const long *index, const short *row, c
     return failed;
 }
 
-/* The sum of products of n pairs, sixteen sums side by side. */
+enum { SIDE_BY_SIDE = 64 }; /* sums that do not wait for each other */
+
+/* The sum of products of n pairs. */
 static float dot(const float *a, const float *b, int n)
 {
-    float sums[16] = {0}, total = 0;
+    float sums[SIDE_BY_SIDE] = {0};
     int i = 0;
-    for (; i + 16 <= n; i += 16)
-        for (int j = 0; j < 16; j++)
+    for (; i + SIDE_BY_SIDE <= n; i += SIDE_BY_SIDE)
+        for (int j = 0; j < SIDE_BY_SIDE; j++)
             sums[j] += a[i + j] * b[i + j];
-    for (; i < n; i++)
-        sums[i % 16] += a[i] * b[i];
-    for (int j = 0; j < 16; j++)
-        total += sums[j];
-    return total;
+    for (int j = 0; i + j < n; j++)
+        sums[j] += a[i + j] * b[i + j];
+    for (int half = SIDE_BY_SIDE / 2; half; half /= 2)
+        for (int j = 0; j < half; j++)
+            sums[j] += sums[j + half];
+    return sums[0];
 }
 
 /* `to` is `vector` with length 1, or 0 where it has none; gives the length, in double, where squares of floats fit. */
@@ -325,14 +332,16 @@ static float unit(const float *vector, float *to, int n)
 }
 
 /* Cross-entropies of the cosines of z (B, Q) with prototypes (K, Q) over tau, plus an offset (K) if there is one, among
- * the known classes; whether each sample's class is known; and the slopes (B, Q) of those losses.
+ * the known classes; whether each sample's class is known, and of how many it is not; the slopes (B, Q) of the losses.
  */
 int contrast(const float *z, const long *labels, const float *prototypes, const unsigned char *known,
-             const float *offset, float *loss, unsigned char *counted, float *slope, int B, int K, int Q, float tau)
+             const float *offset, float *loss, unsigned char *counted, float *slope, int *left_out, int B, int K, int Q,
+             float tau)
 {
     float *directions = malloc(sizeof(float) * (size_t)(K * Q)), *own = malloc(sizeof(float) * (size_t)Q);
     float *cosines = malloc(sizeof(float) * (size_t)K), *powers = malloc(sizeof(float) * (size_t)K);
     const int failed = !directions || !own || !cosines || !powers;
+    *left_out = 0;
     for (int k = 0; k < K && !failed; k++)
         unit(prototypes + (long)k * Q, directions + (long)k * Q, Q);
     for (int b = 0; b < B && !failed; b++) {
@@ -342,6 +351,7 @@ int contrast(const float *z, const long *labels, const float *prototypes, const 
         counted[b] = known[label];
         loss[b] = 0;
         memset(to, 0, sizeof(float) * (size_t)Q);
+        *left_out += !counted[b];
         if (!counted[b])
             continue;
         float top = -INFINITY, total = 0, along = 0;

@@ -122,7 +122,7 @@ def usable(tensor: Tensor) -> bool:
     return missing() is None and not torch.compiler.is_compiling()
 
 
-def _call(name: str, *arguments: Tensor | ctypes.c_ulong | int | float | None) -> None:
+def _call(name: str, *arguments: object) -> None:
     """Call a function of the library: tensors as pointers, None as null."""
     library = _library()[0]
     assert library is not None
@@ -140,15 +140,20 @@ def _sizes(x: Tensor, w: Tensor) -> tuple[int, ...]:
     return (*x.shape, w.shape[0], w.shape[-1])
 
 
+def _pooled(x: Tensor, w: Tensor) -> tuple[int, ...]:
+    """The shape of what convolution and pooling give."""
+    batch, _, height, width, out, side = _sizes(x, w)
+    return (batch, out, (height - side + 1) // 2, (width - side + 1) // 2)
+
+
 class ConvReluPool(torch.autograd.Function):
     """`conv_relu_pool` with its gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
         x, w, bias = x.contiguous(), w.contiguous(), bias.contiguous()
-        batch, _, height, width, out, side = _sizes(x, w)
-        shape = (batch, out, (height - side + 1) // 2, (width - side + 1) // 2)
-        y, won = torch.empty(shape), torch.empty(shape, dtype=torch.int8)
+        y = torch.empty(_pooled(x, w))
+        won = torch.empty(y.shape, dtype=torch.int8)
         _call("conv_relu_pool", x, w, bias, y, won, *_sizes(x, w))
         ctx.save_for_backward(x, w, won)
         return y
@@ -164,7 +169,12 @@ class ConvReluPool(torch.autograd.Function):
 
 def conv_relu_pool(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
     """y (B, N, H', W') of x (B, C, H, W), w (N, C, side, side), bias (N,)."""
-    y: Tensor = ConvReluPool.apply(x, w, bias)
+    y: Tensor
+    if torch.is_grad_enabled():
+        y = ConvReluPool.apply(x, w, bias)
+        return y
+    y = torch.empty(_pooled(x, w))
+    _call("conv_relu_pool", x.contiguous(), w.contiguous(), bias.contiguous(), y, None, *_sizes(x, w))
     return y
 
 
@@ -174,26 +184,32 @@ class Contrast(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, z: Tensor, labels: Tensor, prototypes: Tensor, tau: float, known: Tensor, offset: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor | None]:
         given = (z, labels, prototypes, known, offset)
         plain = [None if tensor is None else tensor.contiguous() for tensor in given]
         loss, counted, slope = torch.empty(len(z)), torch.empty(len(z), dtype=torch.bool), torch.empty(z.shape)
-        _call("contrast", *plain, loss, counted, slope, len(z), *prototypes.shape, float(tau))
+        left_out = ctypes.c_int()
+        sizes = (len(z), *prototypes.shape)
+        _call("contrast", *plain, loss, counted, slope, ctypes.byref(left_out), *sizes, float(tau))
         ctx.save_for_backward(slope)
+        if not left_out.value:
+            return loss, None
         ctx.mark_non_differentiable(counted)
         return loss, counted
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, g: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
         (slope,) = ctx.saved_tensors
         return slope * g.unsqueeze(-1), None, None, None, None, None
 
 
 def contrasts(
     z: Tensor, labels: Tensor, prototypes: Tensor, tau: float, known: Tensor, offset: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Losses (B,) of z (B, Q) against prototypes (K, Q), through which no gradient flows, and which samples count."""
-    found: tuple[Tensor, Tensor] = Contrast.apply(z, labels, prototypes.detach(), tau, known, offset)
+) -> tuple[Tensor, Tensor | None]:
+    """Losses (B,) of z (B, Q) against prototypes (K, Q), through which no gradient flows, and which samples count, None
+    for all.
+    """
+    found: tuple[Tensor, Tensor | None] = Contrast.apply(z, labels, prototypes.detach(), tau, known, offset)
     return found
 
 

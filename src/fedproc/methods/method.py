@@ -121,8 +121,6 @@ class Batch:
             from fedproc.kernels import losses
 
             return losses.mean(values, self.mask, counted)
-        if counted is not None and counted.device.type == "cpu" and bool(counted.all()):
-            counted = None  # one operation instead of five
         if self.mask is None and counted is None:
             return values.mean(dim=-1)
         included = torch.ones_like(values, dtype=torch.bool) if counted is None else counted
@@ -175,7 +173,7 @@ class Term:
     mean. The term counts `weight` times, a number or a tensor (...,); on record it is without its weight.
     """
 
-    values: Tensor | Callable[[], Tensor | tuple[Tensor, Tensor]]
+    values: Tensor | Callable[[], Tensor | tuple[Tensor, Tensor | None]]
     weight: float | Tensor | None = None
     counted: Tensor | None = None
 
