@@ -5,13 +5,16 @@
 # make docs   the documentation site, into site/: open site/index.html
 # make package  sdist and wheel, into dist/, checked and tried in an empty environment
 # make attack kills, damage, full disks and hostile inputs for some minutes
+# make ray    the tests with a Ray cluster, in an environment of its own: Ray is 300 MB and no part of the first one
 # make audit  known weaknesses of the packages that are used
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+RAY := $(VENV)-ray
+RAY_READY := $(RAY)/.ready
 
-.PHONY: run test slow attack audit paper lint docs package clean
+.PHONY: run test slow attack ray audit paper lint docs package clean
 
 run: $(READY)
 	$(BIN)/fedproc compare --methods fedavg fedproc --variants examples/presets.toml --seeds 0 1 2 \
@@ -25,6 +28,9 @@ slow: $(READY)
 
 attack: $(READY)
 	$(BIN)/pytest -m attack -n auto --dist load tests/attack
+
+ray: $(READY) $(RAY_READY)
+	$(RAY)/bin/python -m pytest tests/simulation/test_ray.py
 
 audit: $(READY)
 	$(BIN)/python scripts/check_dependencies.py
@@ -54,5 +60,13 @@ $(READY): pyproject.toml constraints.txt
 	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $(READY)
 
+# what the first environment has, and Ray
+$(RAY_READY): $(READY)
+	$(PYTHON) -m venv $(RAY)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> $$($(RAY)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth
+	PIP_CONSTRAINT=constraints.txt $(RAY)/bin/python -m pip install --quiet --disable-pip-version-check 'ray>=2.52'
+	touch $(RAY_READY)
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(RAY)

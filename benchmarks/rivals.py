@@ -7,8 +7,9 @@ Two jobs on CIFAR-10 with the paper's simple CNN. Everyone gets the same images,
 in a process and (fedproc apart) an environment of its own, made once from benchmarks/rivals/*.txt; the runs follow
 one another and are repeated in turn. A round's seconds are the median over rounds and repeats, without the first
 round, which warms up, and the last, after which fedproc evaluates; beside it stands the fastest round, which other
-work on the machine disturbs least. Ratios are to fedproc's. Start-up is what a process takes from its launch to the
-end of its first round, less a usual round (FedProc's first prototypes are in it).
+work on the machine disturbs least. Ratios are to fedproc's within one repeat: the median over repeats, and the least
+and the largest. Start-up is what a process takes from its launch to the end of its first round, less a usual round
+(FedProc's first prototypes are in it).
 """
 
 from __future__ import annotations
@@ -103,16 +104,22 @@ class Row:
     command: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     how: list[str] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
+    repeats: list[list[float]] = field(default_factory=list)  # seconds of the rounds that count
+    load: list[float] = field(default_factory=list)  # of the machine before each repeat
     startup: list[float] = field(default_factory=list)
     accuracy: list[float] = field(default_factory=list)
     loss: list[float] = field(default_factory=list)
     not_run: str | None = None
 
-    def add(self, launched: float, found: dict[str, Any]) -> None:
+    @property
+    def seconds(self) -> list[float]:
+        return [each for rounds in self.repeats for each in rounds]
+
+    def add(self, launched: float, load: float, found: dict[str, Any]) -> None:
         ends = found["ends"]
         rounds = [after - before for before, after in pairwise(ends[:-1])]
-        self.seconds += rounds
+        self.repeats.append(rounds)
+        self.load.append(load)
         self.startup.append(ends[0] - launched - median(rounds))
         self.accuracy.append(found["accuracy"])
         self.loss.append(found["loss"])
@@ -187,7 +194,7 @@ def table(title: str, rows: list[Row]) -> Table:
     shown = Table(title=title, title_justify="left")
     for heading in ("", "version", "s a round", "ratio", "fastest", "ratio", "start-up, s", "accuracy, %", "test loss"):
         shown.add_column(heading, justify="left" if heading in ("", "version") else "right")
-    ours = next((row.seconds for row in rows if row.system == FEDPROC.name), [])
+    ours = next((row.repeats for row in rows if row.system == FEDPROC.name), [])
     for row in rows:
         if row.not_run is not None:
             shown.add_row(row.system, "not run")
@@ -197,14 +204,18 @@ def table(title: str, rows: list[Row]) -> Table:
             row.system,
             f"{package} {number}",
             f"{median(row.seconds):.3f}",
-            f"{median(row.seconds) / median(ours):.2f}" if ours else "",
+            spread([median(theirs) / median(own) for theirs, own in zip(row.repeats, ours, strict=False)]),
             f"{min(row.seconds):.3f}",
-            f"{min(row.seconds) / min(ours):.2f}" if ours else "",
+            spread([min(theirs) / min(own) for theirs, own in zip(row.repeats, ours, strict=False)]),
             f"{median(row.startup):.1f}",
             " ".join(f"{100 * accuracy:.1f}" for accuracy in row.accuracy),
             " ".join(f"{loss:.3f}" for loss in row.loss),
         )
     return shown
+
+
+def spread(ratios: list[float]) -> str:
+    return f"{median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})" if ratios else ""
 
 
 def off(rows: list[Row]) -> list[str]:
@@ -221,6 +232,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=50, help="of the first job: 0 or at least 3 (default 50)")
     parser.add_argument("--paper-rounds", type=int, default=4, help="of the second job: likewise (default 4)")
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--systems", nargs="*", help="those to run, by name (default: all)")
     parser.add_argument("--envs", type=Path, default=Path(tempfile.gettempdir(), "fedproc-rivals"))
     parser.add_argument("--out", type=Path, default=Path("runs", "rivals.json"))
     asked = parser.parse_args()
@@ -237,10 +249,13 @@ def main() -> int:
         f"{machine['load_before']:.2f} (ratios of a busy machine are rough)"
     )
     envs = asked.envs.absolute()
-    reasons = {env: prepare(env, envs) for env in ("plain", "flower", "pfl")}
+    chosen = {title: [s for s in every if s.name in (asked.systems or [s.name])] for title, (_, every) in JOBS.items()}
+    needed = sorted({s.env for systems in chosen.values() for s in systems if s.env is not None})
+    reasons = {env: prepare(env, envs) for env in needed}
     written: dict[str, Any] = {"machine": machine, "jobs": []}
     good = True
-    for (title, (given, systems)), rounds in zip(JOBS.items(), (asked.rounds, asked.paper_rounds), strict=True):
+    for (title, (given, _)), rounds in zip(JOBS.items(), (asked.rounds, asked.paper_rounds), strict=True):
+        systems = chosen[title]
         if not rounds:
             continue
         whole = {**given, "data": "cifar10", "data_dir": asked.data_dir, "rounds": rounds, "epochs": 1}
@@ -254,10 +269,10 @@ def main() -> int:
                         continue
                     console.print(f"repeat {repeat + 1} of {asked.repeats}: {system.name} ...")
                     row.command = system.command(envs, folder, answer)
-                    launched = time.time()
+                    launched, load = time.time(), os.getloadavg()[0]
                     row.not_run = launch(system, row.command, log)
                     if row.not_run is None:
-                        row.add(launched, json.loads(answer.read_text()))
+                        row.add(launched, load, json.loads(answer.read_text()))
         console.print(table(f"{title}, {rounds} rounds, {asked.repeats} times", rows))
         for row in rows:
             said = "; ".join(row.how) if row.not_run is None else f"not run: {row.not_run}"

@@ -33,19 +33,22 @@ def similarities(z: Tensor, prototypes: Tensor) -> Tensor:
 
 def contrast(
     z: Tensor, labels: Tensor, prototypes: Tensor, tau: float, known: Tensor, offset: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """`prototype_loss` for prototypes that the payload guard has already found finite, and whether each sample counts:
-    its class is known.
+    its class is known. None may stand for all of them.
 
     `offset` (..., K) is added to the similarities/tau: the calibration by a client's own class shares.
     """
     from fedproc import kernels
+    from fedproc.kernels import cpu
 
     if kernels.usable(z) and kernels.usable(prototypes):
         from fedproc.kernels.losses import contrast_takes, contrasts
 
         if contrast_takes(prototypes):
             return contrasts(z, labels, prototypes, tau, known, offset)
+    if z.dim() == 2 and cpu.usable(z) and prototypes.dtype == z.dtype:
+        return cpu.contrasts(z, labels, prototypes, tau, known, offset)
     cosines = similarities(z, prototypes) / tau
     if offset is not None:
         cosines = cosines + offset.unsqueeze(-2)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedproc import streams
+from fedproc import prototypes, streams
 from fedproc.data.augment import AUGMENTATIONS, FACTORS, PAD, Normalisation, augmentation
 from fedproc.kernels import cpu
 
@@ -34,6 +34,8 @@ def test_conv_relu_pool(channels: int, side: int, out: int, kernel: int) -> None
     w = (0.2 * normals(out, channels, kernel, kernel, seed=1)).requires_grad_()
     found, expected = cpu.conv_relu_pool(x, w, bias), F.max_pool2d(F.relu(F.conv2d(x, w, bias)), 2)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    with torch.no_grad():
+        assert torch.equal(cpu.conv_relu_pool(x, w, bias), found)
     direction = normals(*expected.shape, seed=2)
     both = [torch.autograd.grad((y * direction).sum(), (x, w, bias)) for y in (found, expected)]
     for one, other in zip(*both, strict=True):
@@ -64,6 +66,36 @@ def test_batch_takes_the_very_pixels(augment: str, channels: int) -> None:
     numbers = levels.levels(torch.float32, here)
     found = cpu.take_batch(bank, index, draws, moves.turns(here), numbers, moves.pad, PAD)
     assert torch.equal(found, levels.apply(moves.apply(bank[index], draws), torch.float32))
+
+
+@pytest.mark.parametrize(("samples", "classes", "features", "calibrated"), [(32, 10, 256, False), (7, 3, 19, True)])
+def test_contrast_is_the_plain_expression(samples: int, classes: int, features: int, calibrated: bool) -> None:
+    z, weights = normals(samples, features), normals(samples, seed=1)
+    z[1], z[2] = 0.0, 1e30  # without a direction; squares past float32
+    own, known = normals(classes, features, seed=2), torch.arange(classes) != 1
+    own[0] = 0.0
+    labels, offset = torch.arange(samples) % classes, normals(classes, seed=3) if calibrated else None
+
+    def found() -> tuple[Tensor, Tensor, Tensor]:
+        at = z.clone().requires_grad_()
+        losses, counted = prototypes.contrast(at, labels, own, 0.5, known, offset)
+        (slope,) = torch.autograd.grad((losses * weights).sum(), at)
+        return losses.detach(), counted, slope
+
+    ours = found()
+    with cpu.torch_only():
+        theirs = found()
+    assert torch.equal(ours[1], theirs[1]) and not bool(ours[1].all())
+    torch.testing.assert_close(ours[0], theirs[0], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(ours[2], theirs[2], rtol=1e-4, atol=1e-7)
+    assert float(theirs[2].norm()) > 0 and not bool(ours[2][1].any())
+
+
+def test_contrast_hands_nan_on() -> None:
+    z, known = normals(2, 8), torch.ones(3, dtype=torch.bool)
+    z[0, 3] = torch.nan
+    losses, _ = prototypes.contrast(z, torch.tensor([0, 1]), normals(3, 8, seed=1), 1.0, known)
+    assert losses.isnan().tolist() == [True, False]
 
 
 def test_update_is_torchs_to_the_bit() -> None:

@@ -1,5 +1,5 @@
-"""Runs over two nodes of a Ray cluster on this machine: a node and the driver are killed, and all runs end with files
-equal to those of one undisturbed process.
+"""Runs over two nodes of a Ray cluster on this machine: a node and the driver are killed, workers without Ray go on and
+the cluster again, and all runs end with files equal to those of one undisturbed process.
 """
 
 from __future__ import annotations
@@ -111,7 +111,13 @@ def test_a_node_and_then_the_driver_are_killed(nodes: Nodes, pictures: Path, tmp
     assert process.poll() is None, process.communicate()
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert rounds_done(out) < 4 * ROUNDS
+    done = rounds_done(out)
+    here = start(pictures, out, ROUNDS, 2)  # goes on with workers of this machine, and then on the cluster again
+    wait_for_rounds(out, done + 4, here)
+    here.send_signal(signal.SIGINT)
+    _, complaint = here.communicate(timeout=60)
+    assert here.returncode == 130 and "the same command continues" in complaint
+    assert done + 4 <= rounds_done(out) < 4 * ROUNDS
     finished(nodes.compare(pictures, out))
     made = json.loads((out / "workers" / "workers.json").read_text())
     assert made["reason"].endswith(f"of ray:{nodes.address}")  # Ray may still count the node that is dead

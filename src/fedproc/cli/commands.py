@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import platform
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
-from importlib import import_module, metadata
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
+from typing import NoReturn
 
 from fedproc import __version__
-from fedproc.cli import CONTROL, DEBUG
+from fedproc.cli import DEBUG
 from fedproc.cli.strict import Parser
 from fedproc.simulation.interrupt import Interrupt
 
@@ -35,12 +34,14 @@ COMMANDS = {
 WITH_METHODS = ("run", "compare", "sweep", "data", "federate")  # whose flags include the options of methods
 
 
-class PlainConsole(Console):
-    """Shows control characters in names as a sign: a class called ESC[2J does not clear the screen."""
+class _Versions(argparse.Action):
+    """Shows the versions; they are looked up when asked for."""
 
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(segment.text.translate(CONTROL), segment.style)
+    def __call__(self, parser: argparse.ArgumentParser, *given: object) -> NoReturn:
+        from importlib import metadata
+
+        print(f"fedproc {__version__}, torch {metadata.version('torch')}, Python {platform.python_version()}")
+        parser.exit()
 
 
 def build_parser(plugins: Sequence[Path] = (), only: str | None = None) -> Parser:
@@ -48,10 +49,7 @@ def build_parser(plugins: Sequence[Path] = (), only: str | None = None) -> Parse
     commands no more than their names and what they do.
     """
     parser = Parser(prog="fedproc", description="Federated learning on non-IID image data, built around FedProc.")
-    version = f"fedproc {__version__}, torch {metadata.version('torch')}, Python {platform.python_version()}"
-    parser.add_argument(
-        "--version", action="version", version=version, help="show the versions, also of torch and Python"
-    )
+    parser.add_argument("--version", action=_Versions, nargs=0, help="show the versions, also of torch and Python")
     parser.add_argument(DEBUG, action="store_true", help="with any command: show where an error came from")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=Parser)
     for module, summaries in COMMANDS.items():
@@ -73,6 +71,8 @@ def execute(words: list[str], interrupt: Interrupt | None = None) -> int:
     plugins, words = _plugins(words), words or ["--help"]
     parsed = build_parser(plugins, words[0]).parse_strictly(words, lambda: build_parser(plugins))
     parsed.interrupt = interrupt
+    from fedproc.cli.console import PlainConsole  # here: help needs no rich
+
     code: int = parsed.command(parsed, PlainConsole(width=width, markup=False))
     return code
 

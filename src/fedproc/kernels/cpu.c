@@ -1,11 +1,13 @@
 /* A client's training step, on one core, in float32: its batch, relu(max_pool2(conv(x))) with its gradients for
- * images (B, C, H, W) and N output channels, and the update of its parameters.
+ * images (B, C, H, W) and N output channels, the contrast with prototypes, and the update of its parameters.
  *
  * Forwards, the channels out of one window's four places are accumulated side by side in vector registers. Only the
  * largest of the four counts, so backwards each window and channel touches one patch: its rows of SIDE weights are
  * vectors of 8, of which the rest is unused. What is read or written past a row stays within padded copies.
  */
 
+#include <float.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,10 +55,10 @@ enum { PAD = 8, NONE = 4 };
             which = (mask & which) | (~mask & none);                                                                \
             mask = best < (V){0};                                                                                   \
             best = SELECT(mask, (V){0}, best, I, V);                                                                \
-            for (int n = 0; n < channels; n++) {                                                                    \
+            for (int n = 0; n < channels; n++)                                                                      \
                 y[n * stride + i] = best[n];                                                                        \
+            for (int n = 0; won && n < channels; n++)                                                               \
                 won[n * stride + i] = (signed char)which[n];                                                        \
-            }                                                                                                       \
         }                                                                                                           \
     }
 
@@ -69,18 +71,21 @@ enum { PAD = 8, NONE = 4 };
         for (int row = 0; row < PH; row++) {                                                                        \
             const float *line = x + 2 * row * W;                                                                    \
             float *to = y + row * PW;                                                                               \
-            signed char *who = won + row * PW;                                                                      \
+            signed char *who = won ? won + row * PW : NULL;                                                         \
             int c = 0;                                                                                              \
             for (; c + 1 < PW; c += 2)                                                                              \
-                NAME##_two(line + 2 * c, w, bias, to + c, who + c, offset, weights, W, PH * PW, channels);          \
+                NAME##_two(line + 2 * c, w, bias, to + c, who ? who + c : NULL, offset, weights, W, PH * PW,          \
+                           channels);                                                                               \
             if (c < PW)                                                                                             \
-                NAME##_one(line + 2 * c, w, bias, to + c, who + c, offset, weights, W, PH * PW, channels);          \
+                NAME##_one(line + 2 * c, w, bias, to + c, who ? who + c : NULL, offset, weights, W, PH * PW,          \
+                           channels);                                                                               \
         }                                                                                                           \
     }
 
 DEFINE_FORWARD(forward8, v8, i8)
 DEFINE_FORWARD(forward16, v16, i16)
 
+/* y (B, N, PH, PW), and which of a window's four places won, for the gradients; null where none are wanted. */
 int conv_relu_pool(const float *x, const float *w, const float *bias, float *y, signed char *won, int B, int C, int H,
                    int W, int N, int SIDE)
 {
@@ -106,12 +111,13 @@ int conv_relu_pool(const float *x, const float *w, const float *bias, float *y, 
             const int left = N - block * wide, channels = left < wide ? left : wide;
             const long at = ((long)b * N + block * wide) * PH * PW;
             const float *image = x + (long)b * C * H * W, *mine = packed + block * (weights + 1) * wide;
+            signed char *who = won ? won + at : NULL;
             if (wide == 8)
-                forward8(image, (const v8 *)mine, ((const v8 *)mine)[weights], y + at, won + at, offset, weights, W, PH,
-                         PW, channels);
+                forward8(image, (const v8 *)mine, ((const v8 *)mine)[weights], y + at, who, offset, weights, W, PH, PW,
+                         channels);
             else
-                forward16(image, (const v16 *)mine, ((const v16 *)mine)[weights], y + at, won + at, offset, weights, W,
-                          PH, PW, channels);
+                forward16(image, (const v16 *)mine, ((const v16 *)mine)[weights], y + at, who, offset, weights, W, PH,
+                          PW, channels);
         }
     free(offset), free(packed);
     return 0;
@@ -250,9 +256,12 @@ int take_batch(const unsigned char *bank, const long *index, const short *row, c
     const int failed = !levels || !from || (brightness && !coloured);
     for (int i = 0; i < C * 256 && !failed; i++)
         levels[i] = ((float)(i % 256) - middle[i / 256]) * scale[i / 256];
+    const int moved = row || column || flip || angle || vertical;
+    for (int i = 0; i < H * W && !failed && !moved; i++)
+        from[i] = i;
     for (int b = 0; b < B && !failed; b++) {
         const int down = row ? row[b] - pad : 0, right = column ? column[b] - pad : 0, mirrored = flip && flip[b];
-        for (int i = 0; i < H * W; i++) {
+        for (int i = 0; moved && i < H * W; i++) {
             int y = i / W, x = i % W, inside = 1;
             if (angle) {
                 const long cosine = cosines[angle[b]], sine = sines[angle[b]], v = 2 * y - (H - 1), h = 2 * x - (W - 1);
@@ -282,6 +291,89 @@ int take_batch(const unsigned char *bank, const long *index, const short *row, c
         }
     }
     free(levels), free(from), free(coloured);
+    return failed;
+}
+
+enum { SIDE_BY_SIDE = 64 }; /* sums that do not wait for each other */
+
+/* The sum of products of n pairs. */
+static float dot(const float *a, const float *b, int n)
+{
+    float sums[SIDE_BY_SIDE] = {0};
+    int i = 0;
+    for (; i + SIDE_BY_SIDE <= n; i += SIDE_BY_SIDE)
+        for (int j = 0; j < SIDE_BY_SIDE; j++)
+            sums[j] += a[i + j] * b[i + j];
+    for (int j = 0; i + j < n; j++)
+        sums[j] += a[i + j] * b[i + j];
+    for (int half = SIDE_BY_SIDE / 2; half; half /= 2)
+        for (int j = 0; j < half; j++)
+            sums[j] += sums[j + half];
+    return sums[0];
+}
+
+/* `to` is `vector` with length 1, or 0 where it has none; gives the length, in double, where squares of floats fit. */
+static float unit(const float *vector, float *to, int n)
+{
+    double sums[16] = {0}, total = 0;
+    int i = 0;
+    for (; i + 16 <= n; i += 16)
+        for (int j = 0; j < 16; j++)
+            sums[j] += (double)vector[i + j] * vector[i + j];
+    for (; i < n; i++)
+        sums[i % 16] += (double)vector[i] * vector[i];
+    for (int j = 0; j < 16; j++)
+        total += sums[j];
+    const double length = sqrt(total);
+    const float divisor = length < FLT_MIN ? INFINITY : (float)length;
+    for (i = 0; i < n; i++)
+        to[i] = vector[i] / divisor;
+    return divisor;
+}
+
+/* Cross-entropies of the cosines of z (B, Q) with prototypes (K, Q) over tau, plus an offset (K) if there is one, among
+ * the known classes; whether each sample's class is known, and of how many it is not; the slopes (B, Q) of the losses.
+ */
+int contrast(const float *z, const long *labels, const float *prototypes, const unsigned char *known,
+             const float *offset, float *loss, unsigned char *counted, float *slope, int *left_out, int B, int K, int Q,
+             float tau)
+{
+    float *directions = malloc(sizeof(float) * (size_t)(K * Q)), *own = malloc(sizeof(float) * (size_t)Q);
+    float *cosines = malloc(sizeof(float) * (size_t)K), *powers = malloc(sizeof(float) * (size_t)K);
+    const int failed = !directions || !own || !cosines || !powers;
+    *left_out = 0;
+    for (int k = 0; k < K && !failed; k++)
+        unit(prototypes + (long)k * Q, directions + (long)k * Q, Q);
+    for (int b = 0; b < B && !failed; b++) {
+        float *to = slope + (long)b * Q;
+        const float length = unit(z + (long)b * Q, own, Q);
+        const int label = (int)labels[b];
+        counted[b] = known[label];
+        loss[b] = 0;
+        memset(to, 0, sizeof(float) * (size_t)Q);
+        *left_out += !counted[b];
+        if (!counted[b])
+            continue;
+        float top = -INFINITY, total = 0, along = 0;
+        for (int k = 0; k < K; k++) {
+            cosines[k] = dot(own, directions + (long)k * Q, Q);
+            powers[k] = known[k] ? cosines[k] / tau + (offset ? offset[k] : 0) : -INFINITY;
+            top = powers[k] > top || powers[k] != powers[k] ? powers[k] : top;
+        }
+        const float score = powers[label];
+        for (int k = 0; k < K; k++)
+            total += powers[k] = expf(powers[k] - top);
+        loss[b] = logf(total) + top - score;
+        for (int k = 0; k < K; k++) {
+            const float pull = (powers[k] / total - (k == label)) / tau, *direction = directions + (long)k * Q;
+            along += pull * cosines[k];
+            for (int q = 0; q < Q; q++)
+                to[q] += pull * direction[q];
+        }
+        for (int q = 0; q < Q; q++)
+            to[q] = (to[q] - along * own[q]) / length;
+    }
+    free(directions), free(own), free(cosines), free(powers);
     return failed;
 }
 

@@ -1,4 +1,5 @@
-"""A client's training step on a CPU core, in C: its batch, small convolutions with relu and pooling, the update.
+"""A client's training step on a CPU core, in C: its batch, small convolutions with relu and pooling, the contrast
+with prototypes, the update.
 
 The C file is compiled for this machine when first used (one second), and cached. Without a compiler
 torch does the work. Calls release Python's global lock, so clients on other threads go on meanwhile.
@@ -64,7 +65,7 @@ def _compiled(compiler: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             made = Path(folder) / name
-            words = [compiler, *FLAGS, *SHARED, str(SOURCE), "-o", str(made)]
+            words = [compiler, *FLAGS, *SHARED, str(SOURCE), "-lm", "-o", str(made)]
             subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
             noted = Path(folder) / digest.name
             noted.write_text(_sha256(made))
@@ -121,7 +122,7 @@ def usable(tensor: Tensor) -> bool:
     return missing() is None and not torch.compiler.is_compiling()
 
 
-def _call(name: str, *arguments: Tensor | ctypes.c_ulong | int | float | None) -> None:
+def _call(name: str, *arguments: object) -> None:
     """Call a function of the library: tensors as pointers, None as null."""
     library = _library()[0]
     assert library is not None
@@ -131,12 +132,18 @@ def _call(name: str, *arguments: Tensor | ctypes.c_ulong | int | float | None) -
             ready.append(ctypes.c_void_p(None if argument is None else argument.data_ptr()))
         else:
             ready.append(ctypes.c_float(argument) if isinstance(argument, float) else argument)
-    if library[name](*ready):
+    if getattr(library, name)(*ready):
         raise MemoryError(f"no memory for {name}")
 
 
 def _sizes(x: Tensor, w: Tensor) -> tuple[int, ...]:
     return (*x.shape, w.shape[0], w.shape[-1])
+
+
+def _pooled(x: Tensor, w: Tensor) -> tuple[int, ...]:
+    """The shape of what convolution and pooling give."""
+    batch, _, height, width, out, side = _sizes(x, w)
+    return (batch, out, (height - side + 1) // 2, (width - side + 1) // 2)
 
 
 class ConvReluPool(torch.autograd.Function):
@@ -145,9 +152,8 @@ class ConvReluPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
         x, w, bias = x.contiguous(), w.contiguous(), bias.contiguous()
-        batch, _, height, width, out, side = _sizes(x, w)
-        shape = (batch, out, (height - side + 1) // 2, (width - side + 1) // 2)
-        y, won = torch.empty(shape), torch.empty(shape, dtype=torch.int8)
+        y = torch.empty(_pooled(x, w))
+        won = torch.empty(y.shape, dtype=torch.int8)
         _call("conv_relu_pool", x, w, bias, y, won, *_sizes(x, w))
         ctx.save_for_backward(x, w, won)
         return y
@@ -163,8 +169,48 @@ class ConvReluPool(torch.autograd.Function):
 
 def conv_relu_pool(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
     """y (B, N, H', W') of x (B, C, H, W), w (N, C, side, side), bias (N,)."""
-    y: Tensor = ConvReluPool.apply(x, w, bias)
+    y: Tensor
+    if torch.is_grad_enabled():
+        y = ConvReluPool.apply(x, w, bias)
+        return y
+    y = torch.empty(_pooled(x, w))
+    _call("conv_relu_pool", x.contiguous(), w.contiguous(), bias.contiguous(), y, None, *_sizes(x, w))
     return y
+
+
+class Contrast(torch.autograd.Function):
+    """`contrasts` with its gradient, which comes of the same pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, z: Tensor, labels: Tensor, prototypes: Tensor, tau: float, known: Tensor, offset: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        given = (z, labels, prototypes, known, offset)
+        plain = [None if tensor is None else tensor.contiguous() for tensor in given]
+        loss, counted, slope = torch.empty(len(z)), torch.empty(len(z), dtype=torch.bool), torch.empty(z.shape)
+        left_out = ctypes.c_int()
+        sizes = (len(z), *prototypes.shape)
+        _call("contrast", *plain, loss, counted, slope, ctypes.byref(left_out), *sizes, float(tau))
+        ctx.save_for_backward(slope)
+        if not left_out.value:
+            return loss, None
+        ctx.mark_non_differentiable(counted)
+        return loss, counted
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        (slope,) = ctx.saved_tensors
+        return slope * g.unsqueeze(-1), None, None, None, None, None
+
+
+def contrasts(
+    z: Tensor, labels: Tensor, prototypes: Tensor, tau: float, known: Tensor, offset: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Losses (B,) of z (B, Q) against prototypes (K, Q), through which no gradient flows, and which samples count, None
+    for all.
+    """
+    found: tuple[Tensor, Tensor | None] = Contrast.apply(z, labels, prototypes.detach(), tau, known, offset)
+    return found
 
 
 def take_batch(

@@ -55,7 +55,10 @@ def prototype_plan(job: Job, clean: bool) -> Plan:
     share = job.samples.indices
     if not clean:
         return one_more_epoch(job)
-    return clean_rows([share], CHUNK if share.device.type == "cpu" else GPU_CHUNK)[0]
+    if share.device.type != "cpu":
+        return clean_rows([share], GPU_CHUNK)[0]
+    rows = -(-len(share) // CHUNK)
+    return clean_rows([share], -(-len(share) // rows))[0]  # of equal width, so that hardly anything is padded
 
 
 def one_more_epoch(job: Job) -> Plan:

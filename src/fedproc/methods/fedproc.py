@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -190,7 +189,7 @@ class Prototypical(AveragesMeans):
         known, alpha, gamma = local.sent["known"], local.settings["alpha"], self.client.calibrate_prototypes
         offset = gamma * local.log_shares if gamma else None
 
-        def pull() -> tuple[Tensor, Tensor]:
+        def pull() -> tuple[Tensor, Tensor | None]:
             return prototypes.contrast(
                 batch.z, batch.labels, local.sent["prototypes"], self.options.tau, known, offset
             )  # fmt: skip
@@ -198,7 +197,8 @@ class Prototypical(AveragesMeans):
         cross_entropy = above["cross_entropy"]
         whole = cross_entropy if isinstance(cross_entropy, Term) else Term(cross_entropy)
         weight = self.cross_entropy_weight(alpha)
-        above["cross_entropy"] = replace(whole, weight=weight if whole.weight is None else weight * whole.weight)
+        weight = weight if whole.weight is None else weight * whole.weight
+        above["cross_entropy"] = Term(whole.values, weight, whole.counted)
         return {**above, "prototype_loss": Term(pull, alpha)}
 
 

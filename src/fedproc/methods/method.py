@@ -140,6 +140,8 @@ class Batch:
 
             return losses.weighted_mean(values, self.mask, counted, weight)
         mean = self.mean(values, counted)
+        if weight.dim() == 0 and weight.device.type == "cpu" and bool(weight):
+            return weight * mean, mean.detach()
         return torch.where(weight == 0, torch.zeros_like(mean), weight * mean), mean.detach()
 
 
@@ -174,7 +176,7 @@ class Term:
     mean. The term counts `weight` times, a number or a tensor (...,); on record it is without its weight.
     """
 
-    values: Tensor | Callable[[], Tensor | tuple[Tensor, Tensor]]
+    values: Tensor | Callable[[], Tensor | tuple[Tensor, Tensor | None]]
     weight: float | Tensor | None = None
     counted: Tensor | None = None
 

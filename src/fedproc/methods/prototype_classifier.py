@@ -60,7 +60,7 @@ class PrototypeClassifier(FedAvg):
         everyone = torch.ones(c.shape[:-1], dtype=torch.bool, device=c.device)
         offset = self._offset(local)
 
-        def cross_entropy() -> tuple[Tensor, Tensor]:
+        def cross_entropy() -> tuple[Tensor, Tensor | None]:
             return prototypes.contrast(batch.z, batch.labels, c, 1 / self.options.scale, everyone, offset)
 
         return {**super().loss(batch, local), "cross_entropy": Term(cross_entropy)}

@@ -101,7 +101,9 @@ class Session(Keeper):
         if wanted == "test" and self.test is not self.held_out:
             asked["test-predictions.csv"] = self.test
         if own := self.client_models():
-            models = {**(models if self.plan.shared is None else {}), **own}
+            if self.plan.shared is not None:
+                models = {}
+            models.update(own)
         for name, held_out in asked.items():
             fill = partial(
                 write_predictions, setting=self.setting, images=self.images, held_out=held_out, models=models
