@@ -103,7 +103,8 @@ class Session(Keeper):
         if own := self.client_models():
             if self.plan.shared is not None:
                 models = {}
-            models.update(own)
+            for client, weights in own.items():
+                models[client] = weights
         for name, held_out in asked.items():
             fill = partial(
                 write_predictions, setting=self.setting, images=self.images, held_out=held_out, models=models
