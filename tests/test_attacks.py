@@ -142,7 +142,7 @@ def test_an_answer_that_is_not_finite_is_refused_and_the_others_agree(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(self: HostileClient, task: Task, payload: Payload) -> Payload:
-        return Payload({**payload.tensors, "params": payload.tensors["params"] * torch.nan}, payload.counts)
+        return Payload({name: tensor * torch.nan for name, tensor in payload.tensors.items()}, payload.counts)
 
     monkeypatch.setattr(HostileClient, "at_client", broken)
     session = train(method="fedavg", attack="sign-flip", attackers=0.4, merge="krum")
