@@ -61,9 +61,9 @@ class FedTGP(FedProto):
     def _added(self, sums: Tensors, answer: Answer) -> Tensors:
         means, counts = answer.tensors["class_means"], answer.tensors["class_counts"]
         held = counts.nonzero().flatten()
-        by_count = counts[held].to(torch.float64)
+        by_count = counts[held].to(means)
         weights = by_count if self.options.weighting == "count" else torch.ones_like(by_count)
-        rows = {"means": means[held].to(torch.float64), "labels": held, "weights": weights}
+        rows = {"means": means[held], "labels": held, "weights": weights}
         return {**sums, **{name: torch.cat([sums[name], row]) if name in sums else row for name, row in rows.items()}}
 
     def _merged(self, state: Tensors, sums: Tensors) -> Tensors:
@@ -82,11 +82,10 @@ class FedTGP(FedProto):
                 for layer, slope in zip(layers.values(), torch.autograd.grad(loss, [*layers.values()]), strict=True):
                     layer.data.sub_(slope, alpha=options.server_lr)
         layers = {name: tensor.detach() for name, tensor in layers.items()}
-        made = {name: tensor.to(state[name].dtype) for name, tensor in layers.items()}
         known = state["known"].to(means.device) | (seen.sum(dim=1) > 0)
-        prototypes = _generated(layers).to(state["prototypes"].dtype)
+        prototypes = _generated(layers)
         prototypes = torch.where(known.unsqueeze(-1), prototypes, torch.zeros_like(prototypes))
-        return {**state, **made, "prototypes": prototypes, "known": known, "trained": state["trained"] + 1}
+        return {**state, **layers, "prototypes": prototypes, "known": known, "trained": state["trained"] + 1}
 
 
 def _generated(layers: Mapping[str, Tensor]) -> Tensor:

@@ -100,11 +100,9 @@ class Session(Keeper):
             models, wanted = {None: self.state.kept.weights}, "test"
         if wanted == "test" and self.test is not self.held_out:
             asked["test-predictions.csv"] = self.test
-        if own := self.client_models():
-            if self.plan.shared is not None:
-                models = {}
-            for client, weights in own.items():
-                models[client] = weights
+        models = {} if self.plan.shared is not None else models
+        for client, own in self.client_models().items():
+            models[client] = own
         for name, held_out in asked.items():
             fill = partial(
                 write_predictions, setting=self.setting, images=self.images, held_out=held_out, models=models
