@@ -73,7 +73,7 @@ def test_every_claim_has_its_verdict_and_one_number() -> None:
     expected = dict(WITHOUT)
     for claim, (verdict, of, runs) in CLAIMS.items():
         one = found(runs)
-        expected[claim] = (verdict, f"{of} {one.difference:+.2f} ({one.low:+.2f} to {one.high:+.2f})")
+        expected[claim] = (verdict, f"{of}: {one.difference:+.2f} ({one.low:+.2f} to {one.high:+.2f})")
     assert claims() == expected
 
 

@@ -22,7 +22,7 @@ from fedproc.methods.robust import ROBUST
 from fedproc.report.summary import accuracies, differences
 from fedproc.runs.keeper import Fresh
 from fedproc.runs.result import refusals_in_words
-from fedproc.runs.schema import read_json
+from fedproc.runs.saved import read_environment
 from fedproc.simulation.drive import Run
 from fedproc.simulation.workers.choice import parsed as parsed_workers
 from fedproc.watchers.console import Display
@@ -112,9 +112,7 @@ def _say_sources(done: Comparison, console: Console) -> None:
     """Runs of different sources are not told apart by their numbers."""
     from fedproc.report.origins import of_rows, several  # matplotlib takes a while to import
 
-    rows = {
-        row.label: [read_json(run.path / "environment.json") or {} for run in row.runs if run.path] for row in done.rows
-    }
+    rows = {row.label: [read_environment(run.path) for run in row.runs if run.path] for row in done.rows}
     if several([each for some in rows.values() for each in some]):
         console.print(f"runs of different sources stand side by side. {of_rows(rows)}", highlight=False, markup=False)
 

@@ -60,6 +60,15 @@ LINES: dict[str, type[Schema]] = {
 OURS = {"method", "fingerprint", "data_seed"}  # a config.json without these is somebody else's
 
 
+def read_environment(folder: Path) -> Record:
+    """What a run's environment.json holds; nothing where there is none."""
+    path = folder / "environment.json"
+    found = read_json(path) or {}
+    if found:
+        checked(path, found, EnvironmentFile)
+    return found
+
+
 @dataclass(frozen=True)
 class SavedRun:
     """A run as its folder has it; result is empty while it is under way."""
@@ -87,11 +96,7 @@ class SavedRun:
 
     @cached_property
     def environment(self) -> Record:
-        path = self.folder / "environment.json"
-        found = read_json(path) or {}
-        if found:
-            checked(path, found, EnvironmentFile)
-        return found
+        return read_environment(self.folder)
 
     @property
     def alone(self) -> bool:
