@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -41,9 +42,11 @@ def cluster(cores: list[int]) -> Iterator[tuple[str, dict[str, str]]]:
     environment |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
     ray = str(Path(sys.executable).with_name("ray"))
     nodes: list[subprocess.Popen[bytes]] = []
+    folder = tempfile.mkdtemp(prefix="ray-")  # of its own, or Ray remembers this cluster as the machine's
     try:
         for place, core in enumerate(cores):
-            where = ["--address", address] if place else ["--head", "--port", str(port), "--include-dashboard", "false"]
+            head = ["--head", "--port", str(port), "--include-dashboard", "false", "--temp-dir", folder]
+            where = ["--address", address] if place else head
             command = [ray, "start", "--block", "--num-cpus", "1", "--node-ip-address", "127.0.0.1", *where]
             command += ["--object-store-memory", "80000000", "--disable-usage-stats"]
             nodes.append(subprocess.Popen(
@@ -60,6 +63,7 @@ def cluster(cores: list[int]) -> Iterator[tuple[str, dict[str, str]]]:
                 os.killpg(node.pid, signal.SIGTERM)
         for node in nodes:
             node.wait()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def wait_for_port(port: int) -> None:

@@ -43,7 +43,8 @@ from fedproc.simulation.session import Session
 HERE = Path(__file__).resolve().parent / "rivals"
 NOISE = 0.03  # of accuracy: repeats that differ in batch order alone were seen 0.013 apart
 MOST_SECONDS = 900  # a run that takes longer counts as hung
-WITHOUT_TELEMETRY = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+# no reports to their makers, and no Ray cluster but their own
+BY_THEMSELVES = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ADDRESS": "local"}
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ def launch(system: System, command: list[str], log: Path) -> str | None:
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     if system.env is not None:
         inherited.pop("PYTHONPATH", None)
-    variables = {**inherited, **WITHOUT_TELEMETRY, **system.variables}
+    variables = {**inherited, **BY_THEMSELVES, **system.variables}
     with log.open("w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, env=variables, start_new_session=True)
         try:
@@ -250,8 +251,7 @@ def main() -> int:
     )
     envs = asked.envs.absolute()
     chosen = {title: [s for s in every if s.name in (asked.systems or [s.name])] for title, (_, every) in JOBS.items()}
-    needed = sorted({s.env for systems in chosen.values() for s in systems if s.env is not None})
-    reasons = {env: prepare(env, envs) for env in needed}
+    reasons = {env: prepare(env, envs) for env in {s.env for systems in chosen.values() for s in systems if s.env}}
     written: dict[str, Any] = {"machine": machine, "jobs": []}
     good = True
     for (title, (given, _)), rounds in zip(JOBS.items(), (asked.rounds, asked.paper_rounds), strict=True):

@@ -7,10 +7,12 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,9 +35,9 @@ class Nodes:
         self.environment = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         self.environment |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
         host, port = self.address.split(":")
-        self.started = [
-            self._start("--head", "--port", port, "--node-ip-address", host, "--include-dashboard", "false")
-        ]
+        self._folder = tempfile.mkdtemp(prefix="ray-")  # of its own, or Ray remembers this cluster as the machine's
+        words = ["--head", "--port", port, "--node-ip-address", host, "--include-dashboard", "false"]
+        self.started = [self._start(*words, "--temp-dir", self._folder)]
 
     def _start(self, *words: str) -> subprocess.Popen[bytes]:
         command = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus", "1", *words]
@@ -68,6 +70,7 @@ class Nodes:
     def end(self) -> None:
         while self.started:
             self.kill_last()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def compare(self, pictures: Path, out: Path) -> subprocess.Popen[str]:
         flags = f"--methods fedproc scaffold --seeds 0 1 --clients 4 --min-size 5 --rounds {ROUNDS} --epochs 2"
