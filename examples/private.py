@@ -21,9 +21,9 @@ from matplotlib.figure import Figure
 import fedproc
 from fedproc.methods import written
 
-# one epoch over 50 images in batches of 10 moves a client by about the clip bound
-TRAINING = {"epochs": 1, "batch_size": 10, "lr": 0.05, "momentum": 0.0, "augment": "none", "eval_every": 10}
-PRIVACY = {"clip": 0.2, "delta": 1e-5}
+# one epoch over some 50 images in batches of 10, with steps large enough that a client gets somewhere
+TRAINING = {"epochs": 1, "batch_size": 10, "lr": 0.1, "normalize_z": False, "augment": "none", "eval_every": 5}
+PRIVACY = {"clip": 0.5, "delta": 1e-5}
 FULL = {"data": "cifar10", "clients": 1000, "sample": 0.1, "rounds": 200, "beta": 0.5, "min_size": 5}
 SMALL = {"data": "fashion-mini", "clients": 200, "sample": 0.5, "rounds": 30, "beta": 0.5, "min_size": 5}
 
@@ -91,10 +91,12 @@ def main() -> None:
     parser.add_argument("--epsilons", nargs="+", type=float, default=[2.0, 4.0, 8.0, 16.0, 32.0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--data-dir", type=Path, help="folder with the official CIFAR-10 files")
     parser.add_argument("--workers", default="1", help="processes that share the runs, a number or auto")
     given = parser.parse_args()
     setting: dict[str, Any] = {**TRAINING, **(SMALL if given.small else FULL)}
     setting["rounds"] = given.rounds or setting["rounds"]
+    setting |= {} if given.data_dir is None else {"data_dir": given.data_dir}
     asked = variants(given.methods, given.epsilons)
     workers = given.workers if given.workers == "auto" else int(given.workers)
     done = fedproc.compare([], given.seeds, given.out, variants=asked, workers=workers, **setting)
