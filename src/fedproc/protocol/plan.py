@@ -11,9 +11,11 @@ from torch import Tensor
 
 from fedproc import streams
 from fedproc.protocol.agreement import Rule
-from fedproc.protocol.payload import Tensors
+from fedproc.protocol.guard import Expected
+from fedproc.protocol.payload import Payload, Tensors
 from fedproc.protocol.postprocess import Postprocessor
 from fedproc.protocol.server_half import Merge, Private, ServerHalf, ServerStep
+from fedproc.protocol.task import Kind, Task
 from fedproc.protocol.weights import Shared, Weights
 
 Record = dict[str, Any]
@@ -52,6 +54,21 @@ class Plan:
     patience: int | None = None  # rounds without a better validation accuracy after which the run ends
     own_rounds: int = 0  # of the rounds, the last that train clients' own models alone
     privacy: Private | None = None  # clients' answers are clipped, and their sum has noise on it
+
+    @property
+    def alone(self) -> bool:
+        """Whether clients share nothing of a model."""
+        return self.shared is not None and self.shared.nothing
+
+    def task(
+        self, state: State, kind: Kind, client: int, payload: Payload, expects: Expected | None, **more: Any
+    ) -> Task:  # fmt: skip
+        """A task with what a client on another machine needs to know."""
+        done = state.round if kind is not Kind.EVALUATE else state.round - 1
+        return Task(
+            kind, client, done, payload, expects or Expected({}), run=self.run, name=self.clients[client],
+            last_accepted=state.accepted[client], **more,
+        )  # fmt: skip
 
     def depends_on_rounds(self) -> str | None:
         """What makes a run of T rounds differ from the first T of a longer one, if anything does."""
@@ -122,6 +139,11 @@ class State:
     accepted: tuple[int, ...] = ()
     bytes_up: int = 0
     bytes_down: int = 0
+
+    @property
+    def there(self) -> list[int]:
+        """The clients that have told of samples."""
+        return [client for client, size in enumerate(self.sizes) if size]
 
 
 @dataclass(frozen=True)

@@ -16,15 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedproc.errors import Diverged, MethodError
+from fedproc.errors import Diverged
 from fedproc.protocol import postprocess
 from fedproc.protocol.agreement import Held
+from fedproc.protocol.assessment import Assessment
 from fedproc.protocol.diagnostics import Diagnostics
 from fedproc.protocol.exchange import Exchange
 from fedproc.protocol.guard import Expected, Shapes
-from fedproc.protocol.measure import Candidate, measure, measure_at_clients, measure_clients, measure_own_models
 from fedproc.protocol.payload import Payload, Tensors
-from fedproc.protocol.plan import Kept, Plan, Progress, Record, State, cohort
+from fedproc.protocol.plan import Plan, Progress, Record, State, cohort
 from fedproc.protocol.server_half import Answer, Pass, PrivateSum
 from fedproc.protocol.sums import TrainingSums, length
 from fedproc.protocol.task import Kind, MeansMode, Reply, Task
@@ -115,9 +115,7 @@ def _pass(
     kind, payload, how = Kind.CLASS_MEANS, Payload(weights.tensors()), {"means": which.mode}
     if which.counts_only:
         kind, payload, how = Kind.CLASS_COUNTS, Payload({}), {}
-    tasks = [
-        _task(plan, state, kind, client, payload, expects, **how, covariances=which.covariances) for client in asked
-    ]
+    tasks = [plan.task(state, kind, client, payload, expects, **how, covariances=which.covariances) for client in asked]
     held = None if plan.rule is None else Held(plan.rule)
     exchange = Exchange(tasks, held.add if held else collect)
     if tasks:
@@ -164,19 +162,20 @@ class _Round:
                 self._up, self._down, self._refused = 0, 0, {}
                 yield from self._passes(closing, state.weights)
                 record["closing"] = self._traffic()
-            measured, seconds, diagnostics = yield from self._evaluate(state, last)
+            assessment = Assessment(plan, t, self._own, self._diagnostics, self._phases)
+            measured, seconds, diagnostics = yield from assessment.evaluate(state, last)
             self._seconds["evaluation"] += seconds
             record |= measured
-            state = replace(state, diagnostics=diagnostics, kept=self._kept(state, diagnostics, record))
+            state = replace(state, diagnostics=diagnostics, kept=assessment.kept(state, diagnostics, record))
             if plan.keep == "best" and plan.over(state) and state.kept is not None:
-                record["kept"], seconds = yield from self._test(state, state.kept)
+                record["kept"], seconds = yield from assessment.test(state, state.kept)
                 self._seconds["evaluation"] += seconds
         record["seconds"] = self._seconds
         return state, _without_infinities(record)
 
     def _passes(self, passes: Sequence[Pass], weights: Weights) -> Generator[Step, None, None]:
         for which in passes:
-            asked = self._asked if which.of == "participants" else _there(self._before)
+            asked = self._asked if which.of == "participants" else self._before.there
             self._own, exchange = yield from _pass(self._plan, self._before, which, asked, weights, self._own)
             self._note(exchange)
 
@@ -202,8 +201,8 @@ class _Round:
             returns=self._returns, diagnostics=self._diagnostics, diagnose=diagnose, private=private,
         )  # fmt: skip
         tasks = [
-            _task(
-                plan, before, Kind.TRAIN, client, payload,
+            plan.task(
+                before, Kind.TRAIN, client, payload,
                 private.expected if private else replace(expects, counts={"samples": size, "steps": None}),
                 settings=settings, phases=self._phases, means=means or ("clean" if diagnose else None),
                 privacy=plan.privacy.told(before.privacy) if plan.privacy else {},
@@ -256,7 +255,7 @@ class _Round:
             model = plan.shared.put(model, before.weights)
         model = replace(model, params=self._method.finish(model.params, self._own))
         state = replace(state, weights=model, server_step=step)
-        if plan.average_weights and not self._alone:
+        if plan.average_weights and not self._plan.alone:
             state = replace(state, averaged=_averaged(plan.average_weights, before.averaged, model))
         return state
 
@@ -293,7 +292,7 @@ class _Round:
         }
         if self._plan.evaluates_at != "server":  # real sites, of whom some may have been away
             record["took_part"] = self._accepted
-        if sums.returned and not self._alone:
+        if sums.returned and not self._plan.alone:
             record["update_norm"] = float(length(state.weights.params - self._before.weights.params))
             record["client_drift"] = sums.drift()
         return record
@@ -321,106 +320,6 @@ class _Round:
         found: Record = {"bytes_up": self._up if crossing else 0, "bytes_down": self._down if crossing else 0}
         return {**found, "refused": self._refused} if self._refused else found
 
-    @property
-    def _alone(self) -> bool:
-        """Whether nothing of a model is shared."""
-        return self._plan.shared is not None and self._plan.shared.nothing
-
-    def _evaluate(self, state: State, last: bool) -> Generator[Step, None, tuple[Record, float, Tensors]]:
-        """What was measured, the seconds, and the diagnostics' new state."""
-        plan, method = self._plan, self._method
-        own = method.prototypes(self._own)
-        regular = plan.evaluates_regularly(self._t)
-        observed = own is None and self._returns
-        diagnostics = self._diagnostics.settled(regular) if observed else state.diagnostics
-        shown = own or Diagnostics.shown(diagnostics, method.classes, method.features, state.weights.params)
-        if plan.shared is not None:
-            if last and method.final_models(state.weights, self._own):
-                reason = "clients have models of their own here, beside which no others are evaluated"
-                raise MethodError(method.name, "final_models", reason)
-            trained = [client for client, accepted in enumerate(state.accepted) if accepted >= 0]
-            where = trained if self._alone else _there(state)
-            if not where:
-                return {}, 0.0, diagnostics
-            tasks = [
-                _task(
-                    plan, state, Kind.EVALUATE, client,
-                    Payload({**state.weights.tensors(), **self._diagnostics.of(client, shown)}),
-                    expects=None,
-                )
-                for client in where
-            ]  # fmt: skip
-            if plan.evaluates_at == "server":
-                measured, seconds = yield from measure_clients(plan, tasks, self._diagnostics.counts())
-            else:
-                alone = [Candidate("", state.weights, *shown)]
-                measured, seconds = yield from measure_at_clients(plan, alone, [tasks])
-            return measured, seconds, diagnostics
-        candidates = [Candidate("", state.weights, *shown)]
-        if state.averaged is not None:
-            candidates.append(Candidate("averaged", state.averaged, *shown))
-        if last:
-            finals = method.final_models(state.weights, self._own)
-            candidates += [Candidate(name, weights, *shown) for name, weights in finals.items()]
-        measured, seconds = yield from self._measured(plan, state, candidates)
-        if method.has_own and any(phase.second for phase in self._phases):
-            found, spent = yield from self._own_models(state)
-            sites = {**measured.get("sites", {}), **found.pop("sites", {})}  # a site's model is its own
-            measured, seconds = {**measured, **found, **({"sites": sites} if sites else {})}, seconds + spent
-        return measured, seconds, diagnostics
-
-    def _own_models(self, state: State) -> Generator[Step, None, tuple[Record, float]]:
-        """The models that clients have of their own beside the global one."""
-        plan, method = self._plan, self._method
-        none = Diagnostics.shown({}, method.classes, method.features, state.weights.params)
-        tasks = [
-            _task(
-                plan, state, Kind.EVALUATE, client,
-                Payload({**state.weights.tensors(), **dict(zip(("prototypes", "known"), none, strict=True))}),
-                expects=None, own=True,
-            )
-            for client in _there(state)
-        ]  # fmt: skip
-        return (yield from measure_own_models(plan, tasks, self._diagnostics.counts()))
-
-    def _measured(
-        self, plan: Plan, state: State, candidates: Sequence[Candidate], on_test: bool = False
-    ) -> Generator[Step, None, tuple[Record, float]]:
-        """Models on what the clients held out, on what the server did, or both."""
-        measured: Record = {}
-        seconds = 0.0
-        if plan.evaluates_at != "server":
-            there = _there(state)
-            asked = [
-                [_task(plan, state, Kind.EVALUATE, client, payload, None, on_test=on_test) for client in there]
-                for payload in (one.payload for one in candidates)
-            ]
-            measured, seconds = yield from measure_at_clients(plan, candidates, asked)
-        if plan.evaluates_at != "clients":
-            found, spent = yield from measure(plan, candidates, self._t, on_test)
-            measured, seconds = {**measured, **found}, seconds + spent
-        return measured, seconds
-
-    def _kept(self, state: State, diagnostics: Tensors, record: Record) -> Kept | None:
-        """The best model so far: this round's, if its validation accuracy is above all before."""
-        plan, before = self._plan, state.kept
-        accuracy = record.get("val_accuracy")
-        if (plan.keep == "last" and plan.patience is None) or accuracy is None:
-            return before
-        if before is not None and accuracy <= before.accuracy:
-            return before
-        own = self._method.prototypes(self._own)
-        method = self._method
-        shown = own or Diagnostics.shown(diagnostics, method.classes, method.features, state.weights.params)
-        return Kept(state.weights, *shown, round=state.round, accuracy=accuracy)
-
-    def _test(self, state: State, kept: Kept) -> Generator[Step, None, tuple[Record, float]]:
-        """The kept model meets the test images, once."""
-        plan = replace(self._plan, held_out="test")
-        candidates = [Candidate("", kept.weights, kept.prototypes, kept.known)]
-        measured, seconds = yield from self._measured(plan, state, candidates, on_test=True)
-        return {"round": kept.round, "val_accuracy": kept.accuracy, **measured}, seconds
-
     def _expected_training(self, means: MeansMode | None, diagnose: bool) -> Expected:
         method, weights = self._method, self._sent
         shared = self._shared(weights)
@@ -432,20 +331,6 @@ class _Round:
             tensors |= _means_shapes(self._plan, weights)
         only_observe = MEANS if diagnose and means is None else frozenset()
         return Expected(tensors, {}, only_observe, frozenset({"losses"}))
-
-
-def _there(state: State) -> list[int]:
-    return [client for client, size in enumerate(state.sizes) if size]
-
-
-def _task(
-    plan: Plan, state: State, kind: Kind, client: int, payload: Payload, expects: Expected | None, **more: Any
-) -> Task:
-    """A task with what a client on another machine needs to know."""
-    return Task(
-        kind, client, state.round if kind is not Kind.EVALUATE else state.round - 1, payload, expects or Expected({}),
-        run=plan.run, name=plan.clients[client], last_accepted=state.accepted[client], **more,
-    )  # fmt: skip
 
 
 def _means_shapes(plan: Plan, weights: Weights) -> Shapes:
