@@ -15,6 +15,7 @@ from fedproc.cli.commands import build_parser
 from fedproc.cli.parser import COMMON
 from fedproc.experiment import Experiment
 from fedproc.methods import METHODS
+from fedproc.privacy.options import PrivacyOptions
 
 HEAD = "| name | default | meaning |\n|---|---|---|"
 
@@ -39,7 +40,8 @@ class ExperimentFields(SphinxDirective):
         for title, names in COMMON:
             text = f"**{title}**\n\n" + table({name: Experiment.model_fields[name] for name in names})
             found += self.parse_text_to_nodes(text)
-        return found
+        text = "**differential privacy**\n\n" + table(PrivacyOptions.model_fields, "privacy.")
+        return [*found, *self.parse_text_to_nodes(text)]
 
 
 class MethodOptions(SphinxDirective):

@@ -19,6 +19,7 @@ from fedproc.cli.commands import build_parser
 from fedproc.experiment import Experiment
 from fedproc.given import flag
 from fedproc.methods import FAMILIES, METHODS
+from fedproc.privacy.options import PrivacyOptions
 
 SMALL = "--clients 3 --rounds 2 --epochs 1 --device cpu"
 
@@ -151,7 +152,8 @@ def test_help_explains_every_field_with_its_default(capsys: pytest.CaptureFixtur
     printed = " ".join(capsys.readouterr().out.split())
     (run,) = (parser for parser in build_parser()._parsers() if parser.prog == "fedproc run")
     texts = {action.dest: action.help or "" for action in run._actions}
-    fields = {name: field for name, field in Experiment.model_fields.items() if name != "options"}
+    fields = {name: field for name, field in Experiment.model_fields.items() if name not in ("options", "privacy")}
+    fields |= {f"privacy.{name}": field for name, field in PrivacyOptions.model_fields.items()}
     for method, kind in METHODS.items():
         fields |= {f"{method}.{name}": field for name, field in kind.options_type.model_fields.items()}
     for name, field in fields.items():
