@@ -16,6 +16,7 @@ from fedproc.cli.parser import COMMON
 from fedproc.experiment import Experiment
 from fedproc.methods import METHODS
 from fedproc.methods.robust import ROBUST
+from fedproc.privacy.options import PrivacyOptions
 
 HEAD = "| name | default | meaning |\n|---|---|---|"
 
@@ -40,7 +41,8 @@ class ExperimentFields(SphinxDirective):
         for title, names in COMMON:
             text = f"**{title}**\n\n" + table({name: Experiment.model_fields[name] for name in names})
             found += self.parse_text_to_nodes(text)
-        return found
+        text = "**differential privacy**\n\n" + table(PrivacyOptions.model_fields, "privacy.")
+        return [*found, *self.parse_text_to_nodes(text)]
 
 
 class MethodOptions(SphinxDirective):

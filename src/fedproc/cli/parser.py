@@ -67,9 +67,10 @@ def add_experiment_flags(
         for name in names:
             if name not in without:
                 _add(group, name, Experiment.model_fields[name])
-    group = parser.add_argument_group("differential privacy", "of clients: docs/privacy.md")
-    for name, field in PrivacyOptions.model_fields.items():
-        _add(group, f"privacy{SEPARATOR}{name}", field)
+    if "privacy" not in without:
+        group = parser.add_argument_group("differential privacy", "of clients: docs/privacy.md")
+        for name, field in PrivacyOptions.model_fields.items():
+            _add(group, f"privacy{SEPARATOR}{name}", field)
     tables: dict[str, type[Method] | type[Robust]] = {**ROBUST, **methods}
     for title, kind in tables.items():
         if kind.options_type.model_fields:

@@ -23,7 +23,7 @@ SETTING = frozenset(
         *IMPLIED,
         *("method", "options", "clients", "partition", "beta", "classes_per_client", "min_size", "val_fraction"),
         *("rounds", "sample", "data_seed", "model_seed", "eval_every", "target_accuracy", "keep_clients", "keep"),
-        *("ccvr", "ccvr_samples", "smallest_class", "patience", "fit", "skip_unreadable"),
+        *("ccvr", "ccvr_samples", "smallest_class", "patience", "fit", "skip_unreadable", "privacy"),
         *("merge_options", "attack", "attackers", "attack_strength"),
     }
 )
