@@ -12,7 +12,8 @@ import numpy as np
 from PIL import Image
 
 from fedproc.experiment import Experiment
-from fedproc.federate.driver import Driver, Options, Outcome
+from fedproc.federate.driver import Driver
+from fedproc.federate.segment import Options, Outcome
 from fedproc.federate.trainer import Trainer
 from fedproc.lanes import cores
 from fedproc.protocol.codec import Message

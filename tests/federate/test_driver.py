@@ -18,8 +18,9 @@ from fedproc.beside import fine_tuned
 from fedproc.data.outline import batch_size_for, epochs_for
 from fedproc.errors import RunError
 from fedproc.federate import trainer as trainers
-from fedproc.federate.driver import Driver, Options
+from fedproc.federate.driver import Driver
 from fedproc.federate.joining import Invitation, kind_of, tell
+from fedproc.federate.segment import Options
 from fedproc.protocol import codec
 from fedproc.protocol.codec import Message
 from fedproc.protocol.payload import Payload

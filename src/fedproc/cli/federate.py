@@ -222,7 +222,7 @@ def _printer(console: Console) -> Any:
 def _start(parsed: argparse.Namespace, console: Console) -> int:
     require_nvflare()
     from fedproc.federate import kits, watching
-    from fedproc.federate.driver import Options
+    from fedproc.federate.segment import Options
     from fedproc.federate.supervisor import Supervisor
 
     kit = kits.open_kit(parsed.kit, "admin")

@@ -21,11 +21,12 @@ from nvflare.apis.signal import Signal
 from fedproc.beside import ALONE, FINE_TUNED
 from fedproc.errors import InputError, RunError
 from fedproc.experiment import Experiment
-from fedproc.federate.driver import Driver, Options
+from fedproc.federate.driver import Driver
 from fedproc.federate.lifeline import end_with_parent
 from fedproc.federate.log import say
 from fedproc.federate.names import BODY, HEAD, LARGEST_MESSAGE, RESULT, TASK, TOPIC
 from fedproc.federate.presence import connected_since
+from fedproc.federate.segment import Options
 from fedproc.federate.server_run import AGREED
 from fedproc.files import write_json
 from fedproc.protocol.codec import Message

@@ -21,7 +21,7 @@ from fedproc.data.sites import write_sites
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
 from fedproc.federate import kits, log
-from fedproc.federate.driver import Options
+from fedproc.federate.segment import Options
 from fedproc.federate.session import Lost, Session
 from fedproc.federate.supervisor import Display, Supervisor
 

@@ -8,19 +8,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 
-from fedproc.beside import ALONE, FINE_TUNED, FINE_TUNING_EPOCHS, alone, fine_tuned
+from fedproc.beside import ALONE, FINE_TUNED, alone, fine_tuned
 from fedproc.data import FEDERATION, source_of
 from fedproc.data.outline import batch_size_for, epochs_for
 from fedproc.errors import Diverged, Failed, InputError, MethodError, RunError
 from fedproc.experiment import Experiment
 from fedproc.federate.joining import Agreed, Invitation, Joined, Look, Ready, Said, Seen, heard, kind_of, tell
+from fedproc.federate.segment import Ended, Options, Outcome, Record, SiteStatus, Status, TooFew, Wire
 from fedproc.federate.server_run import Agreement, ServerRun, agree_on_look, checked_seen, code_of, pooled_pixels
 from fedproc.lanes import Executor
 from fedproc.protocol import codec
@@ -32,85 +31,9 @@ from fedproc.protocol.rounds import play
 from fedproc.protocol.task import SERVER, Kind, Reply, Task
 from fedproc.runs.provenance import environment
 
-Record = dict[str, Any]
-Outcome = Literal["finished", "diverged", "failed", "ended", "stopped", "too few sites"]
 REFUSALS = 50  # that are kept to be shown
 PATIENCE = 60.0  # seconds that another segment may hold the run's folder
 REPEATS = 1  # of a round with too few good answers, before the segment ends
-
-
-class Options(BaseModel):
-    """What a run over the network is asked for beside its experiment."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    min_sites: int = Field(default=2, ge=1, description="fewest good answers that make a round")
-    timeout: int = Field(default=600, ge=1, description="seconds until a site that does not answer is left out")
-    join_timeout: int = Field(default=120, ge=1, description="seconds that sites have to read their images")
-    classes: list[str] | None = Field(default=None, description="class names that may occur; None: what sites have")
-    server_test: str | None = Field(default=None, description="folder on the server with test images by class")
-    alone: bool = Field(default=True, description="also let each site train alone, to show what it gained")
-    fine_tune: int = Field(
-        default=FINE_TUNING_EPOCHS,
-        ge=0,
-        description="epochs of each site from the trained model on, beside it; 0: none",
-    )
-
-    following: frozenset[str] = Field(
-        default=frozenset(), description="what follows the sites' images, since nobody has set it"
-    )
-
-
-class Wire(Protocol):
-    """Carries messages to sites and their answers back."""
-
-    def sites(self) -> Sequence[str]:
-        """Those that can be asked in this segment."""
-
-    def ask(self, messages: Mapping[str, Message], seconds: int, take: Callable[[str, Message | str], None]) -> None:
-        """Send each site its message and hand on what each answers, or why nothing came, as it arrives."""
-
-    def restarted(self, site: str) -> bool:
-        """Whether a site has connected anew since the segment began."""
-
-    def ended(self) -> bool:
-        """Whether the segment was cut short from outside."""
-
-
-class Ended(Exception):
-    """The segment ends here; the run goes on in the next."""
-
-
-class TooFew(Exception):
-    """Too few sites answer."""
-
-
-@dataclass
-class SiteStatus:
-    """A site as it is shown."""
-
-    state: str = "invited"
-    reason: str = ""
-    samples: int = 0
-    accuracy: float | None = None
-    answered: int = 0  # the round of its last good answer
-    seconds: float = 0.0  # that its last answer took
-
-
-@dataclass
-class Status:
-    """How far a segment is, for whoever asks while it runs."""
-
-    run: str
-    method: str
-    rounds: int
-    round: int = 0
-    doing: str = "inviting sites"
-    sites: dict[str, SiteStatus] = field(default_factory=dict)
-    refusals: list[Record] = field(default_factory=list)
-    declined: list[str] = field(default_factory=list)  # who said no before the rounds
-    result: Record | None = None
-    outcome: str = ""
 
 
 class Driver:

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 from fedproc.errors import InputError, RunError
 from fedproc.experiment import Experiment
-from fedproc.federate.driver import Options
 from fedproc.federate.jobs import write_job
 from fedproc.federate.kits import Kit, members
+from fedproc.federate.segment import Options
 from fedproc.federate.session import OVER, Lost, Session
 from fedproc.files import write_json
 from fedproc.runs.folder import differences
