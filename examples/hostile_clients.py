@@ -63,7 +63,7 @@ def main() -> None:
     print(f"accuracy in %, {attack_name(args)}, by the share of hostile clients")
     print(f"{'':26}" + "".join(f"{100 * share:6.0f} %" for share in args.shares))
     for (method, merge), values in found.items():
-        numbers = ("diverged" if math.isnan(value) else f"{value:8.2f}" for value in values)
+        numbers = ("    none" if math.isnan(value) else f"{value:8.2f}" for value in values)
         print(f"{f'{NAMES[method]}, {merge}':26}" + "".join(numbers))
     draw(args, found).savefig(args.out / f"{attack_name(args).replace(' ', '-')}.svg", metadata={"Date": None})
 
