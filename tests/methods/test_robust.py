@@ -152,6 +152,8 @@ def test_tensors_keep_their_shape_and_kind_and_may_be_empty() -> None:
 def test_krum_says_how_many_clients_it_needs() -> None:
     made("krum", hostile=3).expect(9)
     made("multi-krum").expect(3)
+    few = [torch.tensor([1.0]), torch.tensor([2.0]), torch.tensor([1e30])]
+    assert float(made("multi-krum").agreed("params", few, None)) == 2.0  # of three, it would leave nobody out
     with pytest.raises(InputError, match=r"krum.hostile 3: needs 2f \+ 3 = 9 clients.* there are 8; of 8, 2 may"):
         made("krum", hostile=3).expect(8)
     with pytest.raises(InputError, match=r"merge multi-krum: needs 2f \+ 3 = 3 clients .* there are 2"):

@@ -98,6 +98,11 @@ class FedMA(FedAvg):
         above = super().receive_pass(state, which, sums)
         return {**above, "held": sums["held"]} if which.name == "held" else above
 
+    @classmethod
+    def needs_mean(cls, options: method.Options) -> str | None:
+        above = super().needs_mean(options)
+        return above or "units are matched by all clients' weights and by the sizes that they tell"
+
     def align(self, answers: Sequence[Answer]) -> Sequence[Answer]:
         """All units in the order of the client with the most samples."""
         above = super().align(answers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import torch
@@ -80,6 +80,9 @@ class MimeLite(FedAvg):
 
     def returns(self, params: int, dtype: torch.dtype) -> Shapes:
         return {**super().returns(params, dtype), "gradient": ((params,), dtype)}
+
+    def averages(self) -> Sequence[str]:
+        return (*super().averages(), "gradient")
 
     def reply(self, local: Local) -> Tensors:
         return {**super().reply(local), "gradient": local.state["gradient"]}
