@@ -315,7 +315,11 @@ def test_a_phase_that_returns_nothing_leaves_control_variates_alone(train: Train
 
 
 def test_a_second_model_does_not_overwrite_a_personal_one(train: Train, tmp_path: Path) -> None:
-    given = {"plugin": [combined(tmp_path, "OwnClassifier")], "dtype": "float64", "rounds": 2}
+    refused = {"plugin": [combined(tmp_path, "OwnClassifier")], "dtype": "float64", "rounds": 2}
+    with pytest.raises(InputError, match="clients have own parts of the global model, or own models beside it"):
+        train(method="two", **refused)  # which of the two would be the client's is not said
+    unseen = "    own_model = FedAvg.own_model\n"  # trained, and evaluated nowhere
+    given = {"plugin": [combined(tmp_path, "OwnClassifier", unseen)], "dtype": "float64", "rounds": 2}
     two, alone = train(method="two", **given), train(method="own-classifier", **given)
     for client in range(5):
         one, other = two.states.get(client), alone.states.get(client)
