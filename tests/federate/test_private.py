@@ -15,6 +15,8 @@ from fedproc.errors import InputError
 from fedproc.federate.joining import kind_of
 from fedproc.federate.policy import Policy
 from fedproc.federate.state import Answered
+from fedproc.privacy.client import own_noise
+from fedproc.privacy.options import PrivacyOptions
 from fedproc.protocol.codec import Message
 from fedproc.protocol.guard import Refused
 from fedproc.runs.saved import read_run
@@ -142,3 +144,16 @@ def test_a_policy_can_demand_privacy(place: Place) -> None:
     assert "--privacy.where client" in str(own.objection(experiment(privacy={"noise": 1.0}, **given)))
     assert own.objection(experiment(privacy={"noise": 1.0, "where": "client"}, **given)) is None
     assert own.objection_to_noise(0.6) is None and "asked for 0.4" in str(own.objection_to_noise(0.4))
+    for wary in (policy, own):
+        seeded = {"epsilon": 1.0, "where": "client", "random": "seeded"}
+        assert "noise that nobody can draw again" in str(wary.objection(experiment(privacy=seeded, **given)))
+        assert wary.objection(experiment(privacy={**seeded, "random": "auto"}, **given)) is None
+    assert Policy().objection(experiment(privacy=PRIVACY, **given)) is None
+
+
+def test_a_sites_own_noise_is_that_of_all_it_sends() -> None:
+    fixed, adaptive = (PrivacyOptions(noise=1.0, clipping=how) for how in ("fixed", "adaptive"))
+    told = {"noise": 0.5, "count_noise": 0.25}
+    assert own_noise(fixed, told) == 0.5 and own_noise(None, {}) == 0
+    assert own_noise(adaptive, told) == pytest.approx(0.5 / 2**0.5)
+    assert own_noise(adaptive, {**told, "count_noise": 0.0}) == 0

@@ -28,6 +28,7 @@ from fedproc.simulation.session import Session
 NOISELESS = {"noise": 0.0, "clip": 1e6}
 MORE = {"feddyn": {"equal": True}, "feddc": {"equal": True}, "fedproto": {"models": "shared"}}
 REFUSED = {"fednova", "fpl", "solo", "central", "fedper", "fedrep", "fedbn"}
+REFUSED |= {"mime-lite", "fedma", "fine-tuning", "ditto", "fedtgp"}
 TRIED = {"fedavg", "fedproc", "scaffold+fedproc", "moon", "fednh", "feddc", "two-stage"}  # the others in the slow tests
 PRIVATE = [
     method if method in TRIED else pytest.param(method, marks=pytest.mark.slow)
@@ -168,6 +169,10 @@ def test_rounds_are_not_added_beyond_the_budget(tmp_path: Path) -> None:
         ({"method": "fednova"}, "--merge normalised needs each client's weights by themselves"),
         ({"method": "fpl"}, "its server needs each client's answer by itself"),
         ({"method": "solo"}, "it has no federation"),
+        ({"method": "mime-lite"}, "its server needs each client's answer by itself"),
+        ({"method": "fedma"}, "it says itself who takes part"),
+        ({"method": "fine-tuning"}, "it says itself who takes part"),
+        ({"method": "fedtgp", "fedtgp": {"models": "shared"}}, "learns from each client's class means"),
         ({"method": "fedproc", "fedproc": {"start": "data"}}, "--fedproc.start data asks all clients"),
         ({"method": "fedproc", "fedproc": {"of": "averaged"}}, "--fedproc.of averaged asks clients"),
         ({"method": "fedproc", "fedproc": {"weighting": "count"}}, "counts, which stay hidden"),
@@ -194,6 +199,7 @@ def test_what_cannot_be_private_is_refused_in_words(given: dict[str, object], re
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
+        ({"method": "ditto"}, "who evaluates clients' own models tells of them"),
         ({"method": "fedper"}, "who evaluates clients' own models tells of them"),
         ({"method": "fedproto", "fedproto": {"models": "personal"}}, "clients' own models"),
         ({"method": "fedavg", "network": "resnet18", "width": 4}, "batch-norm statistics"),
@@ -210,8 +216,9 @@ def test_a_method_of_ones_own_is_private_unless_it_collects_answers(tmp_path: Pa
     collects = (
         "\n    def collect(self, state, sums, answer):\n        return {**super().collect(state, sums, answer)}\n"
     )
+    aligns = "\n    def align(self, answers):\n        return [*answers]\n"
     path = tmp_path / "mine.py"
-    for more, fine in (("", True), (collects, False), ("    additive = True\n" + collects, True)):
+    for more, fine in (("", True), (collects, False), (aligns, False), ("    additive = True\n" + collects, True)):
         path.write_text(text + more)
         if fine:
             Experiment(method="mine", plugin=[path], privacy={"noise": 1.0})

@@ -59,6 +59,9 @@ class Policy(BaseModel):
 
     def _objection_to_privacy(self, experiment: Experiment) -> str | None:
         privacy = experiment.privacy
+        wants = self.own_noise or self.max_epsilon is not None
+        if wants and privacy is not None and not privacy.secure(federation=True):
+            return "its policy wants noise that nobody can draw again, the run has --privacy.random seeded"
         if self.own_noise and (privacy is None or privacy.where == "server"):
             return f"its policy wants noise of {self.own_noise:g} on its own answers: --privacy.where client"
         if self.max_epsilon is None:
