@@ -101,6 +101,26 @@ def test_a_private_federation_needs_classes_and_test_images_of_the_server(place:
     assert outcome == "too few sites" and any("needs --classes" in line for line in place.said)
 
 
+def test_a_round_with_too_few_answers_is_not_repeated_and_who_is_asked_is_not_shown(place: Place) -> None:
+    """Whether a round takes place is decided by who is there, before anybody is drawn."""
+    wire = place.wire()
+    honest = wire.answers["a"]
+
+    def falls_silent(message: Message) -> Message:
+        if kind_of(message) == "agreed":
+            wire.silent |= {"b", "c"}  # who have answered this already
+        return honest(message)
+
+    wire.answers["a"] = falls_silent
+    outcome, driver = place.play(wire, options=with_test_images(place), privacy=PRIVACY, **{**GIVEN, "rounds": 3})
+    assert outcome == "too few sites" and len(driver.records) == 1
+    assert "1 sites are there, fewer than --min-sites 2" in place.said
+    assert not any("repeated" in line for line in place.said)
+    assert [task for task in wire.asked if task == ("a", "task")] == [("a", "task")]
+    site = driver.shown()["sites"]["a"]
+    assert site["state"] == "ready" and site["answered"] == 0 and site["seconds"] == 0
+
+
 def test_a_site_that_is_asked_again_says_the_very_same(place: Place) -> None:
     """Another draw of its noise would tell more of the same images."""
     privacy = {"noise": 1.0, "where": "client"}  # from the secure source
