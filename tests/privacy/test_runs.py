@@ -23,6 +23,9 @@ from fedproc.protocol.plan import first_state
 from fedproc.protocol.rounds import played
 from fedproc.protocol.task import SERVER, Kind, Reply, Task
 from fedproc.protocol.weights import Weights
+from fedproc.report import contents
+from fedproc.report.gather import gather
+from fedproc.report.page import Page
 from fedproc.report.summary import accuracies
 from fedproc.runs.folder import RunFolder
 from fedproc.runs.saved import read_run
@@ -154,6 +157,8 @@ def test_epsilon_grows_and_a_run_goes_on_with_the_same_numbers(tmp_path: Path) -
     assert whole["privacy"]["epsilon"] == spent[-1]  # type: ignore[index]
     table = accuracies(Comparison([Row.of("x", [saved[0]])], None, "x"))
     assert table.rows[0][table.heads.index("epsilon")].value == spent[-1]
+    (group,) = gather([tmp_path / "whole"]).groups
+    assert contents._partition(Page(), "x", group) == []  # which would tell what clients have
 
 
 class Killed(Exception): ...
