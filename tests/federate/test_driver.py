@@ -499,6 +499,7 @@ def test_a_site_gives_what_the_run_needs_and_no_more(place: Place) -> None:
     train = codec.decode_task(next(m for m in asked if kind_of(m) == "task"))
     late = honest(codec.encode_task(replace(train, round=50)))
     assert b"asked about round 51 of 1" in late.head
+    assert b"asked about round 2 of 1" in honest(codec.encode_task(replace(train, round=1))).head
     means = honest(codec.encode_task(replace(train, kind=Kind.CLASS_MEANS, means="clean", phases=())))
     assert b"asked for class means, which fedavg does not need" in means.head
     counts = honest(codec.encode_task(replace(train, kind=Kind.CLASS_COUNTS, phases=())))

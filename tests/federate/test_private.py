@@ -15,6 +15,8 @@ from fedproc.errors import InputError
 from fedproc.federate.joining import kind_of
 from fedproc.federate.policy import Policy
 from fedproc.federate.state import Answered
+from fedproc.privacy.client import own_noise
+from fedproc.privacy.options import PrivacyOptions
 from fedproc.protocol.codec import Message
 from fedproc.protocol.guard import Refused
 from fedproc.runs.saved import read_run
@@ -99,6 +101,26 @@ def test_a_private_federation_needs_classes_and_test_images_of_the_server(place:
     assert outcome == "too few sites" and any("needs --classes" in line for line in place.said)
 
 
+def test_a_round_with_too_few_answers_is_not_repeated_and_who_is_asked_is_not_shown(place: Place) -> None:
+    """Whether a round takes place is decided by who is there, before anybody is drawn."""
+    wire = place.wire()
+    honest = wire.answers["a"]
+
+    def falls_silent(message: Message) -> Message:
+        if kind_of(message) == "agreed":
+            wire.silent |= {"b", "c"}  # who have answered this already
+        return honest(message)
+
+    wire.answers["a"] = falls_silent
+    outcome, driver = place.play(wire, options=with_test_images(place), privacy=PRIVACY, **{**GIVEN, "rounds": 3})
+    assert outcome == "too few sites" and len(driver.records) == 1
+    assert "1 sites are there, fewer than --min-sites 2" in place.said
+    assert not any("repeated" in line for line in place.said)
+    assert [task for task in wire.asked if task == ("a", "task")] == [("a", "task")]
+    site = driver.shown()["sites"]["a"]
+    assert site["state"] == "ready" and site["answered"] == 0 and site["seconds"] == 0
+
+
 def test_a_site_that_is_asked_again_says_the_very_same(place: Place) -> None:
     """Another draw of its noise would tell more of the same images."""
     privacy = {"noise": 1.0, "where": "client"}  # from the secure source
@@ -142,3 +164,16 @@ def test_a_policy_can_demand_privacy(place: Place) -> None:
     assert "--privacy.where client" in str(own.objection(experiment(privacy={"noise": 1.0}, **given)))
     assert own.objection(experiment(privacy={"noise": 1.0, "where": "client"}, **given)) is None
     assert own.objection_to_noise(0.6) is None and "asked for 0.4" in str(own.objection_to_noise(0.4))
+    for wary in (policy, own):
+        seeded = {"epsilon": 1.0, "where": "client", "random": "seeded"}
+        assert "noise that nobody can draw again" in str(wary.objection(experiment(privacy=seeded, **given)))
+        assert wary.objection(experiment(privacy={**seeded, "random": "auto"}, **given)) is None
+    assert Policy().objection(experiment(privacy=PRIVACY, **given)) is None
+
+
+def test_a_sites_own_noise_is_that_of_all_it_sends() -> None:
+    fixed, adaptive = (PrivacyOptions(noise=1.0, clipping=how) for how in ("fixed", "adaptive"))
+    told = {"noise": 0.5, "count_noise": 0.25}
+    assert own_noise(fixed, told) == 0.5 and own_noise(None, {}) == 0
+    assert own_noise(adaptive, told) == pytest.approx(0.5 / 2**0.5)
+    assert own_noise(adaptive, {**told, "count_noise": 0.0}) == 0

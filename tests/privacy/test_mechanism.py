@@ -155,6 +155,22 @@ def test_the_noise_on_the_sum_has_its_deviation(where: str, answered: int, rando
     assert abs(float(found.mean())) < 4 * 3.0 / math.sqrt(len(found))
 
 
+@pytest.mark.parametrize("answered", [0, 1, 4])
+def test_the_noise_of_clients_does_not_show_how_many_there_were(answered: int) -> None:
+    """Also where more came than were expected."""
+    made = server(options(noise=1.5, where="client", clipping="adaptive"), clients=4, rate=0.25)
+    told, sums = made.told(made.first_state(CLASSES, FEATURES)), begun(made)
+    for _ in range(answered):
+        sums.add(Payload({"update": torch.zeros(sums._vector.size), "unclipped": torch.zeros(1)}))
+    deviation = made.promise.update_noise
+    assert answered * told["noise"] ** 2 + (deviation * sums._missing()) ** 2 == pytest.approx(deviation**2)
+
+
+def test_what_is_said_of_noise_from_the_seed() -> None:
+    assert "from whoever knows it nothing is kept" in server(options(noise=1.0, random="seeded")).words()[-1]
+    assert not any("seed" in line for line in server(options(noise=1.0)).words())
+
+
 def test_seeded_noise_repeats_and_rounds_differ() -> None:
     o = options(noise=1.0)
     first, again, later = (begun(server(o), t).result()[0].tensors["params"] for t in (0, 0, 1))
@@ -209,6 +225,9 @@ def test_a_client_believes_no_server_that_bends_the_rules() -> None:
     ):
         with pytest.raises(Refused, match=reason):
             sent(o, made, trained(0), **told)
+    adaptive = options(noise=1.0, where="client", clipping="adaptive")
+    with pytest.raises(Refused, match="no noise to whether it was clipped"):
+        sent(adaptive, server(adaptive), trained(0), count_noise=0.0)
     for kind in (Kind.CLASS_MEANS, Kind.CLASS_COUNTS, Kind.EVALUATE):
         with pytest.raises(Refused, match=f"asked for {kind}"):
             PrivateClient(o, Seeded(0)).at_client(Task(kind, 0, 0, Payload({}), Expected({})), trained(0))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from conftest import ToyLibrary, Train, toy_experiment, toy_images, toy_session
 
 from fedproc.comparison.compare import Comparison, Row
-from fedproc.errors import InputError, with_flags
+from fedproc.errors import InputError, RunError, with_flags
 from fedproc.experiment import Experiment
 from fedproc.lanes import choose
 from fedproc.methods import METHODS
@@ -20,7 +23,11 @@ from fedproc.protocol.plan import first_state
 from fedproc.protocol.rounds import played
 from fedproc.protocol.task import SERVER, Kind, Reply, Task
 from fedproc.protocol.weights import Weights
+from fedproc.report import contents
+from fedproc.report.gather import gather
+from fedproc.report.page import Page
 from fedproc.report.summary import accuracies
+from fedproc.runs.folder import RunFolder
 from fedproc.runs.saved import read_run
 from fedproc.simulation.drive import run_all
 from fedproc.simulation.session import Session
@@ -28,6 +35,7 @@ from fedproc.simulation.session import Session
 NOISELESS = {"noise": 0.0, "clip": 1e6}
 MORE = {"feddyn": {"equal": True}, "feddc": {"equal": True}, "fedproto": {"models": "shared"}}
 REFUSED = {"fednova", "fpl", "solo", "central", "fedper", "fedrep", "fedbn"}
+REFUSED |= {"mime-lite", "fedma", "fine-tuning", "ditto", "fedtgp"}
 TRIED = {"fedavg", "fedproc", "scaffold+fedproc", "moon", "fednh", "feddc", "two-stage"}  # the others in the slow tests
 PRIVATE = [
     method if method in TRIED else pytest.param(method, marks=pytest.mark.slow)
@@ -149,6 +157,67 @@ def test_epsilon_grows_and_a_run_goes_on_with_the_same_numbers(tmp_path: Path) -
     assert whole["privacy"]["epsilon"] == spent[-1]  # type: ignore[index]
     table = accuracies(Comparison([Row.of("x", [saved[0]])], None, "x"))
     assert table.rows[0][table.heads.index("epsilon")].value == spent[-1]
+    (group,) = gather([tmp_path / "whole"]).groups
+    assert contents._partition(Page(), "x", group) == []  # which would tell what clients have
+
+
+class Killed(Exception): ...
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_round_with_secure_noise_that_was_told_is_not_done_again(
+    written: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill between the checkpoint of round 3 and its line, or after both."""
+    given = {"method": "fedavg", "sample": 0.5, "epochs": 1, "checkpoint_every": 50, "eval_every": 2}
+    append = RunFolder.append_lines
+
+    def killed(folder: RunFolder, said: Mapping[str, Any]) -> None:
+        if written or said["metrics.jsonl"]["round"] < 3:
+            append(folder, said)
+        if said["metrics.jsonl"]["round"] == 3:
+            raise Killed
+
+    def work(folder: Path, rounds: int = 4) -> None:
+        experiment = toy_experiment(**given, rounds=rounds, privacy={"noise": 1.0, "random": "secure"})
+        run_all({"x": (experiment, folder)}, library=ToyLibrary(toy_images()))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "append_lines", killed)
+        with pytest.raises(Killed):
+            work(tmp_path / "run")
+    told = (tmp_path / "run/metrics.jsonl").read_text()
+    assert len(told.splitlines()) == (3 if written else 2)
+    if written:
+        shutil.copytree(tmp_path / "run", tmp_path / "damaged")
+        damaged = tmp_path / "damaged/checkpoint/round-000003/checkpoint.json"
+        damaged.write_text("{")
+        with pytest.raises(RunError, match=r"round-000003.*; round 3 is on record, and done again its noise"):
+            work(tmp_path / "damaged")
+        assert damaged.exists() and (tmp_path / "damaged/metrics.jsonl").read_text() == told
+        with pytest.raises(RunError, match=r"round 3 of .* was not evaluated, .* take more rounds"):
+            work(tmp_path / "run", 3)
+    work(tmp_path / "run")
+    whole = (tmp_path / "run/metrics.jsonl").read_text()
+    assert whole.startswith(told) and len(whole.splitlines()) == 4
+
+
+def test_a_private_round_without_answers_is_noise_alone() -> None:
+    """And what is on record of it is what is on record of others."""
+    session = toy_session(method="fedavg", privacy={"noise": 1.0}, rounds=3, epochs=1)
+    executor = choose("serial", 1, 1, [session.setting], 1)
+
+    def reply_to(task: Task) -> Reply:
+        if task.kind is Kind.TRAIN and task.round == 1:
+            return Reply(None, "lost")
+        return session.site(task.client).do(task, executor)
+
+    first = first_state(session.plan, Weights(*session.setting.layout.read(session.setting.network).tensors().values()))
+    records = [progress.record for progress in played(session.plan, first, reply_to) if progress.record]
+    executor.close()
+    assert records[1]["update_norm"] > 0 and len({frozenset(record) for record in records}) == 1
+    assert {record["bytes_up"] for record in records} == {records[0]["bytes_up"]}
+    assert all(record["seconds"]["train"] == record["seconds"]["prototypes"] == 0 for record in records)
 
 
 def test_rounds_are_not_added_beyond_the_budget(tmp_path: Path) -> None:
@@ -168,6 +237,10 @@ def test_rounds_are_not_added_beyond_the_budget(tmp_path: Path) -> None:
         ({"method": "fednova"}, "--merge normalised needs each client's weights by themselves"),
         ({"method": "fpl"}, "its server needs each client's answer by itself"),
         ({"method": "solo"}, "it has no federation"),
+        ({"method": "mime-lite"}, "its server needs each client's answer by itself"),
+        ({"method": "fedma"}, "it says itself who takes part"),
+        ({"method": "fine-tuning"}, "it says itself who takes part"),
+        ({"method": "fedtgp", "fedtgp": {"models": "shared"}}, "learns from each client's class means"),
         ({"method": "fedproc", "fedproc": {"start": "data"}}, "--fedproc.start data asks all clients"),
         ({"method": "fedproc", "fedproc": {"of": "averaged"}}, "--fedproc.of averaged asks clients"),
         ({"method": "fedproc", "fedproc": {"weighting": "count"}}, "counts, which stay hidden"),
@@ -194,6 +267,7 @@ def test_what_cannot_be_private_is_refused_in_words(given: dict[str, object], re
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
+        ({"method": "ditto"}, "who evaluates clients' own models tells of them"),
         ({"method": "fedper"}, "who evaluates clients' own models tells of them"),
         ({"method": "fedproto", "fedproto": {"models": "personal"}}, "clients' own models"),
         ({"method": "fedavg", "network": "resnet18", "width": 4}, "batch-norm statistics"),
@@ -210,8 +284,9 @@ def test_a_method_of_ones_own_is_private_unless_it_collects_answers(tmp_path: Pa
     collects = (
         "\n    def collect(self, state, sums, answer):\n        return {**super().collect(state, sums, answer)}\n"
     )
+    aligns = "\n    def align(self, answers):\n        return [*answers]\n"
     path = tmp_path / "mine.py"
-    for more, fine in (("", True), (collects, False), ("    additive = True\n" + collects, True)):
+    for more, fine in (("", True), (collects, False), (aligns, False), ("    additive = True\n" + collects, True)):
         path.write_text(text + more)
         if fine:
             Experiment(method="mine", plugin=[path], privacy={"noise": 1.0})

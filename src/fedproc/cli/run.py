@@ -139,7 +139,7 @@ def _show(done: Run, out: Path, console: Console) -> None:
     table.add_row("rounds", f"{done.result['rounds']}")
     if kept := promise_kept(done.result):
         table.add_row("privacy", kept.removeprefix(", "))
-    table.add_row("seconds", f"{done.result['seconds']:.1f}")
+    table.add_row("seconds, without training" if kept else "seconds", f"{done.result['seconds']:.1f}")
     if done.result["samples_per_second"]:
         table.add_row("samples per second", f"{done.result['samples_per_second']:,.0f}")
     console.print(table)

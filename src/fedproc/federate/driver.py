@@ -80,8 +80,8 @@ class Driver:
         """Go on with the run to its end, or to the end of the segment."""
         try:
             outcome = self._play_run(self._experiment, self._run, None)
-            private = self._experiment.privacy is not None  # what sites find beside would tell of their images
-            if outcome == "finished" and self._experiment.method_type.federated and not private:
+            # what sites of a private run find beside would tell of their images
+            if outcome == "finished" and self._experiment.method_type.federated and not self._private:
                 outcome = self._play_beside()
             return self._over(outcome)
         except Ended:
@@ -89,6 +89,10 @@ class Driver:
         except TooFew as error:
             self._say(str(error))
             return self._over("too few sites")
+
+    @property
+    def _private(self) -> bool:
+        return self._experiment.privacy is not None
 
     def _over(self, outcome: Outcome) -> Outcome:
         with self._lock:
@@ -300,9 +304,11 @@ class Driver:
         repeats, main = 0, took_part is None
         while keeper.result is None:
             try:
+                self._expect_there(keeper)
                 for step in play(keeper.plan, keeper.state):
                     if isinstance(step, Progress):
                         self._note(keeper, step, main)
+                        self._expect_there(keeper)
                         repeats = 0
                         continue
                     began = time.perf_counter()
@@ -321,8 +327,17 @@ class Driver:
             except MethodError as error:
                 keeper.end(Failed(keeper.state.round + 1, str(error)), "failed")
 
+    def _expect_there(self, keeper: ServerRun) -> None:
+        """Before a private round's cohort is drawn: whether the round takes place must not depend on who is in it."""
+        if self._private and keeper.state.round < keeper.plan.rounds:
+            self._expect_enough(len(self._there()), "are there", self._run)
+
     def _lacking(self, exchange: Exchange, main: bool) -> str | None:
-        """What an exchange lacks to go on with, if anything."""
+        """What an exchange lacks to go on with, if anything. A private round is never repeated: another cohort in the
+        place of one with too few answers would not be random.
+        """
+        if self._private and exchange.kind is Kind.TRAIN:
+            return None
         needed = self._options.min_sites if exchange.kind is Kind.TRAIN and main else 1
         needed = min(needed, len({task.client for task in exchange.tasks}))
         each = len({task.client for task in exchange.tasks})
@@ -401,7 +416,7 @@ class Driver:
     def _send(self, exchange: Exchange, wave: Mapping[str, int], messages: Mapping[str, Message]) -> None:
         began = time.monotonic()
         with self._lock:
-            for site in messages:
+            for site in messages if not self._private else ():  # who is asked stays hidden
                 self.status.sites[site].state = self.status.doing
 
         def take(site: str, answer: Message | str) -> None:
@@ -418,7 +433,8 @@ class Driver:
                 reply = Reply(None, str(reason))
             good = exchange.take(place, reply)
             with self._lock:
-                status = self.status.sites[site]
+                # of a private run no more than refusals, whose sites had no part in the round
+                status = SiteStatus() if self._private else self.status.sites[site]
                 status.seconds = time.monotonic() - began
                 status.state = "answered" if good else "refused"
                 if good and task.kind is Kind.TRAIN and task.run == self._run:

@@ -21,7 +21,7 @@ max_epochs = 100                   # of a round
 smallest_class = 5                 # of a class with fewer training images no prototype is sent
 # networks = ["my_module:Encoder"] # modules of your own that may be imported here; left out: none
 diagnostics = true                 # class means that only serve the nearest-prototype accuracy may be sent
-# max_epsilon = 8.0                # private runs alone, that promise no more than this, at a delta of max_delta or less
+# max_epsilon = 8.0                # private runs alone, that promise no more than this each, with a delta of max_delta
 # max_delta = 1e-5
 # own_noise = 1.0                  # runs alone in which this site itself adds so much noise, in clip bounds
 """
@@ -59,6 +59,9 @@ class Policy(BaseModel):
 
     def _objection_to_privacy(self, experiment: Experiment) -> str | None:
         privacy = experiment.privacy
+        wants = self.own_noise or self.max_epsilon is not None
+        if wants and privacy is not None and not privacy.secure(federation=True):
+            return "its policy wants noise that nobody can draw again, the run has --privacy.random seeded"
         if self.own_noise and (privacy is None or privacy.where == "server"):
             return f"its policy wants noise of {self.own_noise:g} on its own answers: --privacy.where client"
         if self.max_epsilon is None:

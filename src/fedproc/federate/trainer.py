@@ -45,6 +45,7 @@ from fedproc.methods.checked_server import CheckedServer
 from fedproc.methods.plugin import all_methods, plugin_hash
 from fedproc.methods.robust import ROBUST
 from fedproc.networks import encoder_file
+from fedproc.privacy.client import own_noise
 from fedproc.protocol import codec
 from fedproc.protocol.codec import Message
 from fedproc.protocol.guard import Refused
@@ -76,7 +77,8 @@ class OneRun:
     def expect_due(self, task: Task) -> None:
         """Refuse what the run does not need, whatever a server asks for."""
         rounds, epochs = self.server.rounds, self.experiment.epochs
-        if not 0 <= task.round <= rounds:
+        trained = rounds + self.server.own_rounds
+        if not 0 <= task.round <= rounds or (task.kind is Kind.TRAIN and task.round >= trained):
             raise Refused(f"asked about round {task.round + 1} of {rounds}")
         if task.kind is Kind.TRAIN and task.epochs > epochs * 4:
             raise Refused(f"asked for {task.epochs} epochs in a round of {epochs}")
@@ -288,7 +290,7 @@ class Trainer:
         if (objection := policy.objection(run.experiment)) is not None:
             raise Refused(objection)
         run.expect_due(task)
-        if (objection := policy.objection_to_noise(task.privacy.get("noise", 0.0))) is not None:
+        if (objection := policy.objection_to_noise(own_noise(run.experiment.privacy, task.privacy))) is not None:
             raise Refused(objection)
         if run.answered is not None and (again := run.answered.again(task.round)) is not None:
             say(self._kit, f"{task.run} round {task.round + 1}: asked again, the same is sent")

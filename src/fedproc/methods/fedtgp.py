@@ -45,6 +45,10 @@ class FedTGP(FedProto):
     options_type: ClassVar[type[method.Options]] = Options
     options: Options
 
+    @classmethod
+    def unprotected(cls, options: method.Options) -> str | None:
+        return "its server learns from each client's class means, and has only their noisy sum"
+
     def _key(self, *path: int) -> int:
         return streams.key(self.server.model_seed, streams.Purpose.PROTOTYPES, *path)
 

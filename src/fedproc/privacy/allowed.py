@@ -7,6 +7,8 @@ from torch import nn
 from fedproc.methods.checked_server import CheckedServer
 from fedproc.methods.method import Method, Options
 
+ALONE = "its server needs each client's answer by itself, and has only their noisy sum"
+
 
 def objection(method: type[Method], options: Options, merge: str) -> str | None:
     """Why a method's answers cannot be told as one noisy sum, if they cannot."""
@@ -16,10 +18,12 @@ def objection(method: type[Method], options: Options, merge: str) -> str | None:
         return "it says itself who takes part, and cohorts must be random"
     if merge != "mean":
         return f"--merge {merge} needs each client's weights by themselves, and the server has only their noisy sum"
+    if method.align is not Method.align:
+        return ALONE
     for base in method.__mro__:
         alone = issubclass(base, Method) and base is not Method and "collect" in vars(base)
         if alone and not vars(base).get("additive", False):
-            return "its server needs each client's answer by itself, and has only their noisy sum"
+            return ALONE
     return method.unprotected(options)
 
 

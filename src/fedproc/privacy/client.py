@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -17,6 +18,16 @@ from fedproc.protocol.task import Kind, Task
 from fedproc.streams import Purpose
 
 UPDATE, UNCLIPPED = "update", "unclipped"  # all that is sent; the latter with adaptive clipping alone
+
+
+def own_noise(options: PrivacyOptions | None, told: Mapping[str, float]) -> float:
+    """The noise multiplier of all that a client sends as it is told to: of its vector, and with adaptive clipping of
+    whether it was clipped, too (1/2 or -1/2, so a deviation counts twice).
+    """
+    parts = [told.get("noise", 0.0)]
+    if options is not None and options.clipping == "adaptive":
+        parts.append(2 * told.get("count_noise", 0.0))
+    return 1 / math.sqrt(sum(part**-2 for part in parts)) if min(parts) > 0 else 0.0
 
 
 class PrivateClient(Postprocessor):
@@ -53,8 +64,11 @@ class PrivateClient(Postprocessor):
             raise Refused(f"asked to clip to {bound}")
         if self.options.clipping == "fixed" and bound != self.options.clip:
             raise Refused(f"asked to clip to {bound:g}, the run has --privacy.clip {self.options.clip:g}")
-        if self.options.where == "client" and self.options.noise != 0 and not task.privacy.get("noise", 0.0) > 0:
-            raise Refused("asked to add no noise in a run with --privacy.where client")
+        if self.options.where == "client" and self.options.noise != 0:
+            if not task.privacy.get("noise", 0.0) > 0:
+                raise Refused("asked to add no noise in a run with --privacy.where client")
+            if self.options.clipping == "adaptive" and not task.privacy.get("count_noise", 0.0) > 0:
+                raise Refused("asked to add no noise to whether it was clipped, in a run with --privacy.where client")
         return bound
 
     def _noisy(self, vector: Tensor, task: Task, deviation: float, purpose: Purpose) -> Tensor:

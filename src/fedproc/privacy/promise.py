@@ -73,11 +73,11 @@ class Promise:
         return accountant.epsilon(noise, self.rate, rounds, self.options.delta)
 
     def epsilon_of_one_answer(self) -> float:
-        """With noise of the clients': what the server, which sees each answer and knows who was asked, learns of a
-        client that took part as often as is expected.
+        """With noise of the clients': what the server, which sees each answer and knows who was asked, learns at most,
+        of a client that is asked in every round.
         """
-        own = self.noise / math.sqrt(max(1.0, self.cohort))
-        return accountant.epsilon(own, 1.0, math.ceil(self.rate * self.rounds), self.options.delta)
+        own = self.noise / math.sqrt(max(1, self.clients))
+        return accountant.epsilon(own, 1.0, self.rounds, self.options.delta)
 
     def depends_on_rounds(self) -> str | None:
         """Why rounds cannot be added, if they cannot."""
@@ -102,8 +102,8 @@ class Promise:
         ]
         if o.where == "client":
             lines.append(
-                f"privacy: the server itself sees each answer, with a {math.sqrt(max(1.0, self.cohort)):.3g}th of that "
-                f"noise: against it epsilon is {self.epsilon_of_one_answer():,.0f}"
+                f"privacy: the server itself sees each answer, with a {math.sqrt(max(1, self.clients)):.3g}th of that "
+                f"noise: against it epsilon is {self.epsilon_of_one_answer():,.0f} of a client asked in every round"
             )
         if self.rate == 1:
             lines.append("privacy: with all clients in every round nothing hides among the others' absence")

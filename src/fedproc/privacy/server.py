@@ -37,7 +37,10 @@ class PrivateServer:
         return self.promise.depends_on_rounds()
 
     def words(self) -> list[str]:
-        return self.promise.words()
+        lines = self.promise.words()
+        if self.promise.options.random == "seeded":  # asked for; in the simulator it goes without saying
+            lines.append("privacy: noise and cohorts come from the seed: from whoever knows it nothing is kept")
+        return lines
 
     def cohort(self, there: Sequence[int], t: int) -> list[int]:
         """Each client by a number of its own below the rate, whoever else takes part."""
@@ -56,7 +59,7 @@ class PrivateServer:
         """What goes to clients with their task: the bound, and the deviations of the noise that each adds."""
         p, found = self.promise, {"clip": float(state["clip"]), "noise": 0.0, "count_noise": 0.0}
         if p.options.where == "client" and p.noise:
-            own = 1 / math.sqrt(max(1.0, p.cohort))
+            own = 1 / math.sqrt(max(1, p.clients))
             found["noise"] = p.update_noise * own
             found["count_noise"] = p.count_noise * own if p.options.clipping == "adaptive" else 0.0
         return found
@@ -129,11 +132,13 @@ class PrivateSum:
         self._added += 1
 
     def _missing(self) -> float:
-        """How much of the noise's deviation the server adds: all of it, or what too few clients left out."""
+        """How much of the noise's deviation the server adds: all of it, or the shares of clients that sent nothing, so
+        that the sum's deviation is the same however many there were.
+        """
         p = self._promise
         if p.options.where == "server":
             return 1.0
-        return math.sqrt(max(0.0, 1 - self._added / max(1.0, p.cohort)))
+        return math.sqrt(max(0.0, 1 - self._added / max(1, p.clients)))
 
     def result(self) -> tuple[Payload, Tensors]:
         """The answer that stands for the cohort, and the state after it."""

@@ -212,9 +212,13 @@ class _Round:
         exchange = Exchange(tasks, answers.add, private.check if private else None)
         if tasks:
             yield exchange
-            _expect_answers(exchange, t)
+            if private is None:
+                _expect_answers(exchange, t)
+            else:  # a round without answers is noise alone: another cohort in its place would tell of this one
+                _expect_finished(exchange)
         collected = answers.settled()
-        self._note(exchange)
+        if private is None:  # bytes and seconds tell how many there were
+            self._note(exchange)
         self._accepted = [self._asked[place] for place in exchange.accepted]
         self._everyone = private is not None or not exchange.refused
         if private is not None:
@@ -351,12 +355,16 @@ def _averaged(d: float, before: Weights | None, now: Weights) -> Weights:
 
 def _expect_answers(exchange: Exchange, t: int) -> None:
     """A round in which nobody answers well is the end."""
-    if not exchange.answered:
-        raise ValueError("the exchange was not finished: expected a reply to every task")
+    _expect_finished(exchange)
     if not exchange.accepted:
         first = exchange.tasks[0]
         others = f" and {len(exchange.tasks) - 1} others" if len(exchange.tasks) > 1 else ""
         raise Diverged(t + 1, f"no usable answer; client {first.client}{others}: {exchange.refused[0]}")
+
+
+def _expect_finished(exchange: Exchange) -> None:
+    if not exchange.answered:
+        raise ValueError("the exchange was not finished: expected a reply to every task")
 
 
 def _without_infinities(record: Record) -> Record:

@@ -255,7 +255,8 @@ def _class_accuracy(run: SavedRun) -> list[float]:
 def _partition(page: Page, name: str, group: Group) -> list[str]:
     """Of the run with the lowest seed among those with several clients."""
     for run in sorted(group.runs, key=lambda run: run.seed):
-        if run.partition is not None and 1 < len(run.partition[1]) <= MOST_CLIENTS:
+        private = run.config.get("privacy") is not None  # the figure would tell what clients have
+        if run.partition is not None and not private and 1 < len(run.partition[1]) <= MOST_CLIENTS:
             names, counts = run.partition
             drawn = draw_holdings(counts, names, f"data seed {run.config['data_seed']}", run.client_names)
             title = "Partition"

@@ -105,12 +105,17 @@ def remove(path: Path) -> None:
 
 
 def load_newest(
-    folder: Path, up_to: int, complaint: Callable[[CheckpointValues], str | None] = lambda values: None
+    folder: Path,
+    up_to: int,
+    complaint: Callable[[CheckpointValues], str | None] = lambda values: None,
+    told: int = 0,
 ) -> Checkpoint | None:
     """The newest whole checkpoint of round `up_to` or before; None if there are none. `complaint` says what is wrong
-    with what lies elsewhere and belongs to it.
+    with what lies elsewhere and belongs to it. One before round `told` is refused: what came after it must not be done
+    again.
     """
     if not folder.is_dir():
+        _expect_told(folder, 0, told, [])
         return None
     sweep(folder, ROUND)
     complaints: list[str] = []
@@ -128,12 +133,22 @@ def load_newest(
             complaints.append(wrong)
             damaged.append(path)
             continue
+        _expect_told(folder, values.round, told, complaints)
         for useless in damaged:
             remove(useless)
         return Checkpoint(tensors, values, complaints)
     if complaints:
         raise RunError(f"{'; '.join(complaints)}; no whole checkpoint is left, --fresh starts over")
+    _expect_told(folder, 0, told, [])
     return None
+
+
+def _expect_told(folder: Path, found: int, told: int, complaints: Sequence[str]) -> None:
+    if found < told:
+        why = "; ".join(complaints) or f"{folder}: no checkpoint of round {told} is there"
+        raise RunError(
+            f"{why}; round {found + 1} is on record, and done again its noise would be another; --fresh starts over"
+        )
 
 
 def confirm(folder: Path, round_number: int, lines: Mapping[str, Sequence[str]]) -> None:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedproc.cells import safe_cell
 from fedproc.data import SOURCES
-from fedproc.errors import InputError, with_flags
+from fedproc.errors import InputError, RunError, with_flags
 from fedproc.experiment import FREE, IMPLIED
 from fedproc.files import TEMPORARY, naming, sweep, write_file, write_json
 from fedproc.given import flag
@@ -293,17 +293,22 @@ class RunFolder:
         """What was seen at each site, of each evaluated round."""
         return self._lines("sites.jsonl")
 
-    def append_metrics(self, record: Record, beside: Mapping[str, Record]) -> None:
-        """A round's record, and what goes to files beside metrics.jsonl, which is written last."""
+    def append_lines(self, said: Mapping[str, Record]) -> None:
+        """A round's record, last, and what goes to files beside metrics.jsonl."""
         self._lock.check()
-        for name, line in {**beside, "metrics.jsonl": record}.items():
+        for name, line in said.items():
             checksum = lines.append_line(self._file(name), line, self._last(name)[1])
             self._checksums[name] = [*self._checksums[name][-2:], (int(line["round"]), checksum)]
 
-    def save_checkpoint(self, round_number: int, tensors: Mapping[str, Tensor], values: Record) -> list[Path]:
-        """Write one and keep the last two; returns those that are there."""
+    def save_checkpoint(
+        self, round_number: int, tensors: Mapping[str, Tensor], values: Record, later: Mapping[str, Record]
+    ) -> list[Path]:
+        """Write one and keep the last two; returns those that are there. `later`: lines of this round that are written
+        only when the checkpoint is there.
+        """
         self._lock.check()
         confirmed = {name: [self._last(name, round_number)[1]] for name in LINES}  # one line may be ahead of it
+        confirmed |= {name: [lines.checksum_after(line, self._last(name)[1])] for name, line in later.items()}
         checkpoint.save(self._file("checkpoint"), round_number, tensors, {**values, "lines": confirmed})
         checkpoint.keep_last(self._file("checkpoint"), 2)
         return checkpoint.paths(self._file("checkpoint"))
@@ -313,13 +318,21 @@ class RunFolder:
         checkpoint.keep_last(self._file("checkpoint"), 1)
         return checkpoint.paths(self._file("checkpoint"))
 
-    def resume(self, rounds: int) -> Checkpoint | None:
+    def resume(self, rounds: int, once: bool = False) -> Checkpoint | None:
         """The newest whole checkpoint, with the lines cut back to its round. The last of `rounds` is evaluated: where
-        it was passed without that, it is done again.
+        it was passed without that, it is done again. `once`: what is on record must not be done again, since its noise
+        would be another; a checkpoint ahead of the record is of a round that nobody was told of.
         """
-        done = [record for record in self.metrics() if record["round"] == rounds]
+        records = self.metrics()
+        done = [record for record in records if record["round"] == rounds]
         up_to = rounds - 1 if done and not evaluated(done[0]) else rounds
-        found = self.newest_checkpoint(up_to)
+        told = len(records) if once else 0
+        if up_to < told:
+            raise RunError(
+                f"--rounds {rounds}: round {rounds} of {self.path} was not evaluated, and done again its noise would "
+                "be another; take more rounds, or --fresh starts over"
+            )
+        found = self.newest_checkpoint(told if once else up_to, told)
         at = found.values.round if found else 0
         for name in LINES:
             records = [record for record in self._lines(name) if record["round"] <= at]
@@ -333,10 +346,12 @@ class RunFolder:
             self._checksums[name] = [(at, lines.rewrite(self._file(name), records))]
         return found
 
-    def newest_checkpoint(self, up_to: int) -> Checkpoint | None:
-        """The newest of a round or before that is whole, the clients' states that it names included."""
-        clients = self._file("clients")
-        return checkpoint.load_newest(self._file("checkpoint"), up_to, lambda values: damage(clients, values.clients))
+    def newest_checkpoint(self, up_to: int, told: int = 0) -> Checkpoint | None:
+        """The newest of a round or before that is whole, the clients' states that it names included; refused if it is
+        of a round before `told`.
+        """
+        folder, clients = self._file("checkpoint"), self._file("clients")
+        return checkpoint.load_newest(folder, up_to, lambda values: damage(clients, values.clients), told)
 
     def write_model(self, name: str, tensors: Mapping[str, Tensor], description: Record) -> None:
         """A trained network as a file of its own."""

@@ -148,7 +148,7 @@ class Keeper:
             if self.result is not None and self.result["status"] == "failed":
                 folder.forget_result()  # what failed is tried again
                 self.result = None
-            found = folder.resume(self.plan.rounds) if self.result is None else None
+            found = folder.resume(self.plan.rounds, self._once) if self.result is None else None
             self.records = folder.metrics()
             if found is not None:
                 self.notes += found.complaints
@@ -190,38 +190,53 @@ class Keeper:
             self.folder.close()
             self.folder = None
 
-    def save(self) -> None:
-        """Write the checkpoint of the last whole round, if it is not there yet."""
+    @property
+    def _once(self) -> bool:
+        """Whether no round may be done again that was told of: its noise cannot be drawn again."""
+        return self.plan.privacy is not None and self.plan.privacy.secure
+
+    def save(self, later: Mapping[str, Record] | None = None) -> None:
+        """Write the checkpoint of the last whole round, if it is not there yet; `later`: its lines, if they are not
+        written yet.
+        """
         if self.folder is None or self.result is not None or self._saved_round == self.state.round:
             return
         if not self.state.started:
             return
         state, holdings = self._now
         tensors, values = saved_state(state, holdings)
-        self.states.sweep(holdings, self.folder.save_checkpoint(state.round, tensors, values))
+        self.states.sweep(holdings, self.folder.save_checkpoint(state.round, tensors, values, later or {}))
         self._saved_round = state.round
         self._saved_at = time.monotonic()
 
     def note(self, progress: Progress) -> None:
-        if progress.record is not None:
-            beside = _beside(progress.record)
-            if self.folder is not None:
-                self.folder.append_metrics(progress.record, beside)
-            self.records.append(progress.record)
+        record = progress.record
+        said = {**_beside(record), "metrics.jsonl": record} if record is not None else {}
+        if not self._once:
+            self._tell(said)
         # One assignment for what belongs together: an interrupt finds the round before, with metrics one line ahead
         # of it, or this one. (Signals cannot be held back instead: they reach the main thread through the lanes'.)
         self._now = (progress.state, self.states.settled())
         self.states.adopt(self._now[1])
         done = self.state.round
-        # noise that cannot be drawn again: a round that was told is never done twice
-        again = self.plan.privacy is not None and self.plan.privacy.secure
         due = (
-            again
-            or done % self.experiment.checkpoint_every == 0
+            done % self.experiment.checkpoint_every == 0
             or time.monotonic() - self._saved_at >= self._save_after
+            or done == self.plan.rounds
         )
-        if progress.record is None or due or done == self.plan.rounds:
+        if self._once:  # every round, and before anything is told of it: a kill in between leaves nothing to do again
+            self.save(said)
+            self._tell(said)
+        elif record is None or due:
             self.save()
+
+    def _tell(self, said: Mapping[str, Record]) -> None:
+        """Put a round on record."""
+        if not said:
+            return
+        if self.folder is not None:
+            self.folder.append_lines(said)
+        self.records.append(said["metrics.jsonl"])
 
     def finish(self) -> None:
         self.save()

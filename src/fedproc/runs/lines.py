@@ -42,6 +42,11 @@ def append_line(path: Path, record: Record, before: str) -> str:
     return checksum
 
 
+def checksum_after(record: Record, before: str) -> str:
+    """What `append_line` would return."""
+    return _chained(record, before)[1]
+
+
 def rewrite(path: Path, records: Sequence[Record]) -> str:
     """Make these the file's lines; returns the last one's checksum."""
     texts, checksum = [], ""

@@ -59,7 +59,7 @@ def summarise(records: Sequence[Record], held_out: str, target: float | None = N
         **refusals(records),
         **{name: sum(_crossed(record, name) for record in records) for name in ("bytes_up", "bytes_down")},
         "seconds": seconds,
-        "samples_per_second": sum(record["samples"] for record in records) / seconds,
+        "samples_per_second": sum(record["samples"] for record in records) / seconds if seconds else 0.0,
     }
 
 
