@@ -24,6 +24,7 @@ def run(real_data: Path, out: Path, flags: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_three_rounds_on_cifar10(method: str, real_data: Path, tmp_path: Path) -> None:
     few = {"solo": "--solo.epochs 3", "fedrep": "--fedrep.head-epochs 1", "fine-tuning": "--fine-tuning.tune-epochs 1"}
+    few["fedtgp"] = "--fedtgp.server-epochs 10"
     few["mime-lite"] = "--lr 0.1"  # its steps are those of SGD without momentum
     lines = run(real_data, tmp_path / "run", f"--method {method} --rounds 3 --epochs 1 {few.get(method, '')}")
     assert [line["round"] for line in lines] == [1, 2, 3, 4][: 4 if method == "fine-tuning" else 3]
@@ -35,7 +36,7 @@ def test_three_rounds_on_cifar10(method: str, real_data: Path, tmp_path: Path) -
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert (config["network"], config["augment"]) == ("simple-cnn", "crop-flip")
     assert config["lr"] == (0.1 if method == "mime-lite" else 0.01)
-    if METHODS[method].family == "personal":
+    if METHODS[method].family == "personal" and method != "fedbn":  # which keeps nothing of a network without a norm
         assert lines[-1]["own_accuracy"] > 0.25
 
 

@@ -142,7 +142,7 @@ def test_the_command(space: Path, pictures: Path, tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["--search random", "--search tpe --batch 2", "--search random --workers 2"])
+@pytest.mark.parametrize("how", ["--search tpe --batch 2", "--search random --workers 2"])
 def test_killed_and_continued(space: Path, pictures: Path, tmp_path: Path, how: str) -> None:
     flags = f"--methods fedavg fedproc --trials 4 --seeds 100 --rounds 30 --promote 2:40:101,102 {how}"
     problem = "--clients 3 --min-size 5 --epochs 1 --batch-size 16 --device cpu --checkpoint-every 3 --data"
