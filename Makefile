@@ -63,7 +63,7 @@ $(READY): pyproject.toml constraints.txt
 # what the first environment has, and Ray
 $(RAY_READY): $(READY)
 	$(PYTHON) -m venv $(RAY)
-	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 		> $$($(RAY)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/beside.pth
 	PIP_CONSTRAINT=constraints.txt $(RAY)/bin/python -m pip install --quiet --disable-pip-version-check 'ray>=2.52'
 	touch $(RAY_READY)
