@@ -78,7 +78,7 @@ def test_an_old_run_was_cropped(trained: Path) -> None:
     config = read_config(trained / "config.json") or {}
     assert config["fit"] == "pad"
     (old := trained.parent / "old").mkdir()
-    told = {name: value for name, value in config.items() if name not in ("fit", "skip_unreadable")}
+    told = {name: value for name, value in config.items() if name not in ("fit", "skip_unreadable", "format")}
     (old / "config.json").write_text(json.dumps(told))
     folder = RunFolder(old)
     try:

@@ -335,6 +335,17 @@ def test_a_changed_config_is_noticed(tmp_path: Path) -> None:
         work(tmp_path)
     with pytest.raises(InputError, match="its checksum is wrong"):
         read_run(tmp_path)
+    path.write_text(path.read_text().replace('"device": "cpv"', '"device": "cpu"').replace("checksum", "checkrum"))
+    with pytest.raises(InputError, match="its checksum is wrong"):
+        read_run(tmp_path)
+
+
+def test_a_result_that_lost_its_checksum_is_noticed(tmp_path: Path) -> None:
+    work(tmp_path)
+    path = tmp_path / "result.json"
+    path.write_text(path.read_text().replace('"checksum"', '"checkrum"'))
+    with pytest.raises(InputError, match=r"result\.json: its checksum is wrong: it was changed"):
+        read_run(tmp_path)
 
 
 def test_a_config_without_its_rounds_is_named(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from fedproc.runs.schema import (
     SitesLine,
     checked,
     checked_config,
-    content_checksum,
+    expect_checksum,
     read_json,
 )
 
@@ -219,8 +219,7 @@ def read_result(folder: Path, metrics: Sequence[Record]) -> Record | None:
         confirmed = result.get(confirmation(name))  # of earlier formats: none
         if confirmed and confirmed != last_checksum(folder / name, schema):
             raise InputError(f"{path}: made from other lines than those in {name} beside it")
-    if result.get("checksum") not in (None, content_checksum(result)):
-        raise InputError(f"{path}: its checksum is wrong: it was changed")
+    expect_checksum(path, result, any(confirmation(name) in result for name in LINES))
     checksums = ("checksum", *map(confirmation, LINES))
     return {name: value for name, value in result.items() if name not in checksums}
 

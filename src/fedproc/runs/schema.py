@@ -15,7 +15,7 @@ from fedproc.errors import InputError
 from fedproc.files import read_text
 
 Record = dict[str, Any]
-FORMAT = 2
+FORMAT = 3  # 1: lines without checksums; 2: config.json without one
 
 
 Count = Annotated[int, Field(ge=0, lt=1 << 53)]  # what a float holds exactly
@@ -197,16 +197,23 @@ def read_json(path: Path) -> Record | None:
 
 
 def read_config(path: Path) -> Record | None:
-    """A run's config.json without its checksum, which is compared; those of earlier versions have none."""
+    """A run's config.json without its checksum, which is compared; those of earlier formats have none."""
     found = read_json(path)
     return None if found is None else checked_config(path, found)
 
 
 def checked_config(path: Path, found: Record) -> Record:
     checked(path, found, ConfigFile)
-    if found.get("checksum") not in (None, content_checksum(found)):
-        raise InputError(f"{path}: its checksum is wrong: it was changed")
+    expect_checksum(path, found, found.get("format", 1) not in (1, 2))
     return {name: value for name, value in found.items() if name != "checksum"}
+
+
+def expect_checksum(path: Path, found: Record, needed: bool) -> None:
+    """Refuse a file that was changed; one that is `needed` to have a checksum may not have lost it either."""
+    if "checksum" not in found and not needed:
+        return
+    if found.get("checksum") != content_checksum(found):
+        raise InputError(f"{path}: its checksum is wrong: it was changed")
 
 
 def content_checksum(content: Record) -> str:
