@@ -36,7 +36,7 @@ class Robust(ABC):
         self.options = options
 
     def expect(self, clients: int) -> None:
-        """Refuse options that so many clients a round are too few for."""
+        """Refuse options that so many clients per round are too few for."""
         return
 
     def agreed(self, name: str, rows: Sequence[Tensor], start: Tensor | None) -> Tensor:
@@ -60,9 +60,9 @@ class Coordinatewise(Robust):
             found[at] = self._of_sorted(_sorted(torch.stack([row[at] for row in rows])))
         return found
 
+    @abstractmethod
     def _of_sorted(self, values: Tensor) -> Tensor:
         """One value (C,) of the clients' (n, C), smallest first."""
-        raise NotImplementedError
 
 
 class Median(Coordinatewise):
@@ -109,7 +109,7 @@ class Krum(Robust):
             given = f"{self.name}.hostile {self.options.hostile}" if self.options.hostile else f"merge {self.name}"
             most = f"; of {clients}, {(clients - 3) // 2} may be hostile" if clients >= 3 else ""
             raise InputError(
-                f"--{given}: needs 2f + 3 = {least} clients a round at least, and there are {clients}{most}"
+                f"--{given}: needs 2f + 3 = {least} clients per round at least, and there are {clients}{most}"
             )
 
     def _merged(self, name: str, rows: Sequence[Tensor], origin: Tensor) -> Tensor:

@@ -102,8 +102,9 @@ class Promise:
         ]
         if o.where == "client":
             lines.append(
-                f"privacy: the server itself sees each answer, with a {math.sqrt(max(1, self.clients)):.3g}th of that "
-                f"noise: against it epsilon is {self.epsilon_of_one_answer():,.0f} of a client asked in every round"
+                "privacy: the server itself sees each answer, with noise of "
+                f"{self.noise / math.sqrt(max(1, self.clients)):.3g} clip bounds on it: against the server epsilon is "
+                f"{self.epsilon_of_one_answer():,.0f} of a client asked in every round"
             )
         if self.rate == 1:
             lines.append("privacy: with all clients in every round nothing hides among the others' absence")
