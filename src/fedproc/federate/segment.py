@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -13,6 +14,8 @@ from fedproc.protocol.codec import Message
 
 Record = dict[str, Any]
 Outcome = Literal["finished", "diverged", "failed", "ended", "stopped", "too few sites"]
+
+REFUSALS = 50  # that are kept to be shown
 
 
 class Options(BaseModel):
@@ -87,3 +90,54 @@ class Status:
     declined: list[str] = field(default_factory=list)  # who said no before the rounds
     result: Record | None = None
     outcome: str = ""
+
+
+class Segment:
+    """Who is there in a segment and who is not, how far it is, and whether it shall end; several threads look at it."""
+
+    def __init__(
+        self, members: Sequence[str], options: Options, wire: Wire, say: Callable[[str], None], status: Status
+    ) -> None:
+        self.options, self.wire, self.say, self.status = options, wire, say, status
+        self.sites = [name for name in members if name in set(wire.sites())]
+        self.away = {name: "not connected" for name in members if name not in self.sites}
+        self.lock = threading.RLock()
+        self.stopped = False
+        self._ends = self._now = False
+        status.sites = {name: SiteStatus() for name in members}
+
+    def end(self, stop: bool, now: bool) -> None:
+        """Let the segment end after the round at hand, or `now`; or the run, until somebody starts it again."""
+        self.stopped, self._now = self.stopped or stop, self._now or now
+        self._ends = True
+
+    def check_ended(self, between_rounds: bool = False) -> None:
+        if self.wire.ended() or self._now or (between_rounds and self._ends):
+            raise Ended
+
+    def there(self) -> list[str]:
+        return [site for site in self.sites if site not in self.away]
+
+    def expect(self, count: int, what: str, needed: int) -> None:
+        if count < needed:
+            raise TooFew(f"{count} sites {what}, fewer than --min-sites {needed}")
+
+    def leave_out(self, site: str, reason: str) -> None:
+        """Do without a site until the next segment."""
+        self.say(f"site {site} is left out: {reason}")
+        with self.lock:
+            self.away[site] = reason
+            self.note_refusal(site, reason)
+
+    def note_refusal(self, site: str, reason: str, round_number: int = 0) -> None:
+        with self.lock:
+            self.status.refusals.append({"site": site, "round": round_number, "reason": reason})
+            del self.status.refusals[:-REFUSALS]
+
+    def shown(self) -> Record:
+        """The status as JSON can hold it."""
+        with self.lock:
+            sites = {name: dict(vars(site)) for name, site in self.status.sites.items()}
+            for name, reason in self.away.items():
+                sites[name] |= {"state": "away", "reason": reason, "anew": self.wire.restarted(name)}
+            return {**vars(self.status), "sites": sites, "refusals": self.status.refusals[-20:]}
