@@ -81,6 +81,7 @@ def test_groups_and_sites(tmp_path: Path) -> None:
         "a group on both sides": True,
         "listed twice": True,
         "a group in two sites": False,
+        "one class only": False,
         "site: alike": False,
         "site: only tests": False,
         "site: without test images": False,

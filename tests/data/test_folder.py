@@ -9,7 +9,7 @@ from PIL import Image
 
 from fedproc import InputError
 from fedproc.data import load
-from fedproc.data.own import read
+from fedproc.data.own import find, read
 from fedproc.data.partition import iid, natural
 from fedproc.data.sites import write_sites
 
@@ -117,6 +117,19 @@ def test_damage_is_named_by_path(damage: str, words: str, tmp_path: Path) -> Non
     with pytest.raises(InputError) as caught:
         read(where, None, 0.2, 0)
     assert words in str(caught.value) and str(tmp_path) in str(caught.value)
+
+
+def test_one_class_alone_may_be_a_table_overlooked(tmp_path: Path) -> None:
+    for number in range(6):
+        picture(tmp_path / "files" / f"{number}.png", 3)
+    with pytest.raises(InputError, match=r"all images are of one class \(files\); expected two at least$"):
+        read(tmp_path, None, 0.2, 0)
+    table = tmp_path / "images.csv"
+    table.write_text("path,label\n" + "".join(f"files/{n}.png,{'ab'[n % 2]}\n" for n in range(6)))
+    with pytest.raises(InputError, match=r"if images.csv lists the images, give (--)?data .*images\.csv$"):
+        read(tmp_path, None, 0.2, 0)
+    assert read(table, None, 0.4, 0).class_names == ("a", "b")
+    assert len(find(tmp_path, 0.2, 0, lonely=True).train) == 5  # at a site that is one of many
 
 
 def test_a_test_class_that_train_lacks(tmp_path: Path) -> None:

@@ -144,10 +144,11 @@ class Cluster:
             "rounds": 3, "epochs": 2, "batch_size": 8, "lr": 0.01, "min_sites": 1, "wait": 30,
             "timeout": 60, "preset": "paper", "fine_tune": 0,
         }  # fmt: skip
-        flags = [
-            f"--{name.replace('_', '-')}={value}" for name, value in {**base, **given}.items() if value is not True
-        ]
-        flags += [f"--{name.replace('_', '-')}" for name, value in given.items() if value is True]
+        flags = []
+        for name, value in {**base, **given}.items():
+            flag = f"--{name.replace('_', '-')}"
+            more = value if isinstance(value, list | tuple) else []
+            flags += [flag] if value is True else [flag, *more] if more else [f"{flag}={value}"]
         return ["federate", "start", str(self.kit("admin")), "--out", str(self.folder / out), *flags]
 
     def start(self, out: str, **given: Any) -> Running:

@@ -57,6 +57,15 @@ def write_all(sites: Mapping[str, Path], path: Path) -> Path:
     return path
 
 
+def write_server_test(images: Path, folder: Path) -> Path:
+    """One site's test images as class folders, for the server."""
+    for name in CLASSES:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for path in sorted(images.glob(f"test-{name}-*.png")):
+            Image.open(path).save(folder / name / path.name)
+    return folder
+
+
 BESIDE_NOTHING = {"alone": False, "fine_tune": 0}
 
 

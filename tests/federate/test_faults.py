@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from cluster import Cluster, Running, cluster, fedproc, free_port, quiet, until
-from places import simulated, write_all
+from places import CLASSES, simulated, write_all, write_server_test
 from safetensors.torch import load_file
 from test_driver import WRONG
 
@@ -117,6 +117,30 @@ def test_a_killed_server_continues_where_it_was(three: Cluster, undisturbed: Pat
     finish(started)
     expect_whole(three.folder / "server", undisturbed)
     three.await_sites(three.names)
+
+
+def test_a_private_run_is_the_simulators_and_outlives_its_server(three: Cluster) -> None:
+    """Clipped at the sites, noise at the server; whose death between two rounds releases no round twice."""
+    test = write_server_test(three.folder / "images/a", three.folder / "server-test")
+    privacy = {"noise": 0.2, "clip": 0.5, "random": "seeded"}
+    more = {f"privacy.{name}": value for name, value in privacy.items()}
+    private = {**LONG, "method": "fedproc", "normalize": "known"}
+    started = three.start("private", server_test=test, classes=CLASSES, **private, **more)
+    in_round(started, 3)
+    three.server.kill()
+    time.sleep(2)
+    three.start_server()
+    assert "privacy: epsilon" in finish(started)
+    three.await_sites(three.names)
+    everything = write_all(three.data, three.folder / "all.csv")
+    given = {name: value for name, value in private.items() if name != "no_alone"}
+    run(simulated(everything, dtype="float32", lr=0.01, privacy=privacy, **given), three.folder / "private-simulated")
+    records = expect_whole(three.folder / "private", three.folder / "private-simulated")
+    epsilons = [record["epsilon"] for record in metrics(three.folder / "private-simulated")]
+    assert [record["epsilon"] for record in records] == epsilons == sorted(epsilons)
+    lines = [json.loads(line) for line in (three.kit("a") / "audit.jsonl").read_text().splitlines()]
+    told = [line for line in lines if line["what"] == "train" and line["run"] == "private"]
+    assert told and all(set(line["tensors"]) == {"update"} and not line["counts"] for line in told)
 
 
 def test_a_killed_start_attaches_again(three: Cluster) -> None:

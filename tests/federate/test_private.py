@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
-from places import CLASSES, Place, experiment, simulated, write_all
+from places import CLASSES, Place, experiment, simulated, write_all, write_server_test
 from safetensors.torch import load_file
 
 from fedproc.errors import InputError
@@ -33,11 +32,7 @@ def place(tmp_path: Path) -> Place:
 
 def with_test_images(place: Place) -> dict[str, Any]:
     """Options with test images at the server."""
-    folder = place.folder / "server-test"
-    for name in CLASSES:
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        for path in sorted((place.folder / "images/a").glob(f"test-{name}-*.png")):
-            Image.open(path).save(folder / name / path.name)
+    folder = write_server_test(place.folder / "images/a", place.folder / "server-test")
     return {"server_test": str(folder), "classes": list(CLASSES)}
 
 

@@ -12,6 +12,9 @@ from rich.text import Text
 from fedproc.report.tables import Table
 
 
+WORD = 24  # letters of a word that are kept together
+
+
 def print_table(console: Console, table: Table) -> None:
     """A table with its note below; rows without a name of their own belong to the one above. One that is too wide is
     turned where that makes it narrower, and else its cells are broken.
@@ -23,9 +26,14 @@ def print_table(console: Console, table: Table) -> None:
     fits = (grouped and "verdict" in table.heads) or _fits(table, console, 1 if grouped else 3)
     look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0)} if grouped else {}
     made = RichTable(title=table.title, title_justify="left", **look)
-    for head in table.heads:
+    for head, *cells in zip(table.heads, *([cell.text for cell in row] for row in table.rows), strict=True):
+        longest = max((len(word) for text in cells for word in text.split()), default=0)
         made.add_column(
-            head, justify="left" if head in words else "right", no_wrap=fits and head not in words, overflow="fold"
+            head,
+            justify="left" if head in words else "right",
+            no_wrap=fits and head not in words,
+            overflow="fold",
+            min_width=min(longest, WORD) if head in words else None,  # names are broken between words
         )
     for place, row in enumerate(table.rows):
         following = table.rows[place + 1] if place + 1 < len(table.rows) else None

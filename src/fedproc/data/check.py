@@ -40,6 +40,7 @@ def check(
     """Read every file of a folder or a CSV file, as training would."""
     problems: list[Problem] = []
     files = own.find(path, test_fraction, data_seed, complain=problems.append)
+    problems = [replace(each, stops=each.kind != own.ONE_CLASS and each.stops) for each in problems]  # a site's may be
     listed = [(item, part) for part, items in (("train", files.train), ("test", files.test)) for item in items]
     done = 0
 

@@ -8,7 +8,10 @@ from fedproc.data import folder, manifest
 from fedproc.data.gather import Files, gather
 from fedproc.data.images import Images
 from fedproc.data.pictures import Fit
-from fedproc.data.problems import Complain, refuse
+from fedproc.data.problems import Complain, Problem, refuse
+
+
+ONE_CLASS = "one class only"
 
 
 def is_manifest(path: Path) -> bool:
@@ -16,10 +19,17 @@ def is_manifest(path: Path) -> bool:
 
 
 def find(path: Path, test_fraction: float, data_seed: int, lonely: bool = False, complain: Complain = refuse) -> Files:
-    """The image files, in training and test images; `lonely`: a class of one image is trained on and not tested."""
+    """The image files, in training and test images; `lonely`: one class is enough, and one image of it."""
     if is_manifest(path):
-        return manifest.find(path, test_fraction, data_seed, complain)
-    return folder.find(path, test_fraction, data_seed, lonely, complain)
+        found = manifest.find(path, test_fraction, data_seed, complain)
+    else:
+        found = folder.find(path, test_fraction, data_seed, lonely, complain)
+    if not lonely and len(found.class_names) == 1:
+        text = f"{path}: all images are of one class ({found.class_names[0]}); expected two at least"
+        tables = [] if is_manifest(path) else [each for each in sorted(path.iterdir()) if is_manifest(each)]
+        hint = f"; if {tables[0].name} lists the images, give --data {tables[0]}" if tables else ""
+        complain(Problem(ONE_CLASS, text + hint, (str(path),)))
+    return found
 
 
 def read(

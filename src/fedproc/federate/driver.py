@@ -120,6 +120,7 @@ class Driver:
                 return self._finished(keeper, took_part is None)
             for line in keeper.plan.privacy.words() if keeper.plan.privacy is not None else ():
                 self._say(line)
+                self.status.notes.append(line)
             with keeper.executor() as executor:
                 self._rounds(keeper, took_part, executor)
             return self._finished(keeper, took_part is None)

@@ -88,6 +88,7 @@ class Status:
     sites: dict[str, SiteStatus] = field(default_factory=dict)
     refusals: list[Record] = field(default_factory=list)
     declined: list[str] = field(default_factory=list)  # who said no before the rounds
+    notes: list[str] = field(default_factory=list)  # of the run, to be said once to whoever watches
     result: Record | None = None
     outcome: str = ""
 

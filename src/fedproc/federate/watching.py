@@ -34,6 +34,7 @@ class Watching:
         self._live: Live | None = None
         self._seen = 0
         self._states: dict[str, str] = {}
+        self._noted: set[str] = set()
         self._page = Page(page or "0") if page is not None or open_page else None
         self._open = open_page
 
@@ -62,6 +63,10 @@ class Watching:
         """The latest status, with all records so far."""
         if self._page is not None:
             self._page.status = status
+        for note in status.get("notes", []):
+            if note not in self._noted:
+                self._noted.add(note)
+                self.say(note)
         if self._live is not None:
             self._live.update(pictured(status), refresh=True)
             return
