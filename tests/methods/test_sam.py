@@ -55,13 +55,22 @@ def test_without_a_gradient_nothing_is_displaced() -> None:
 
 def test_momentum_by_hand() -> None:
     # local 0.25, radius 0, lr 0.5. Round 1: A's step is 0.25 of 1, to 0.875; B's 0.25 of -3, to 1.375. The mean of the
-    # gradients that they went along is (0.25 - 0.75)/2, as a slope -0.25 times lr; the model is 1.125.
+    # gradients that they went along is (0.25 - 0.75)/2; the model is 1.125.
     # Round 2: A goes by 0.25 * 1.125 + 0.75 * -0.25, B by 0.25 * -2.875 + 0.75 * -0.25
     clients = [Client([1.0], [0.0]), Client([1.0], [4.0])]
     world = World(FedSAM, clients, [1.0], options={"radius": 0.0, "local": 0.25})
     a, b = 0.25 * 1.125 - 0.75 * 0.25, 0.25 * -2.875 - 0.75 * 0.25
     assert [point[0] for point in world.path] == pytest.approx([1.125, 1.125 - 0.5 * (a + b) / 2])
-    assert world.states[1].method["slope"].item() == pytest.approx(-0.125)
+    assert world.states[1].method["slope"].item() == pytest.approx(-0.25)
+
+
+def test_momentum_knows_the_learning_rate_that_made_it() -> None:
+    # two rounds, of which the second goes at half the rate: the direction that it remembers is that of the gradients
+    clients = [Client([1.0], [0.0]), Client([1.0], [4.0])]
+    given: dict[str, Any] = {"options": {"radius": 0.0, "local": 0.25}, "plan": {"lr_schedule": "linear"}}
+    world = World(FedSAM, clients, [1.0], **given)
+    a, b = 0.25 * 1.125 - 0.75 * 0.25, 0.25 * -2.875 - 0.75 * 0.25
+    assert [point[0] for point in world.path] == pytest.approx([1.125, 1.125 - 0.25 * (a + b) / 2])
 
 
 def test_alone_the_gradient_counts_and_nothing_more_is_sent(train: Train) -> None:

@@ -11,7 +11,6 @@ from rich.text import Text
 
 from fedproc.report.tables import Table
 
-
 WORD = 24  # letters of a word that are kept together
 
 

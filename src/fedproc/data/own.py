@@ -10,7 +10,6 @@ from fedproc.data.images import Images
 from fedproc.data.pictures import Fit
 from fedproc.data.problems import Complain, Problem, refuse
 
-
 ONE_CLASS = "one class only"
 
 

@@ -60,7 +60,7 @@ class FedSAM(FedAvg):
         above = super().collect(state, sums, answer)
         if self.options.local == 1:
             return above
-        length = float(effective_steps(torch.tensor(answer.steps), self.client.momentum))
+        length = float(effective_steps(torch.tensor(answer.steps), self.client.momentum)) * answer.settings["lr"]
         slope = sums["slope"] if "slope" in sums else torch.zeros_like(state["slope"])
         slope = slope.add(answer.sent["params"] - answer.tensors["params"], alpha=answer.share / length)
         return {**above, "slope": slope}
@@ -79,5 +79,4 @@ class FedSAM(FedAvg):
         share = self.options.local
         if share == 1:
             return super().correct(gradient, local)
-        last = local.sent["slope"] / local.settings["lr"].unsqueeze(-1)
-        return super().correct(share * gradient + (1 - share) * last, local)
+        return super().correct(share * gradient + (1 - share) * local.sent["slope"], local)

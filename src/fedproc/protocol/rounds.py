@@ -197,7 +197,7 @@ class _Round:
         expects = self._expected_training(means, diagnose)
         samples = [before.sizes[client] for client in self._asked]
         answers = TrainingAnswers(
-            plan, self._own, self._shared(self._sent), dict(zip(self._asked, samples, strict=True)),
+            plan, self._own, self._shared(self._sent), dict(zip(self._asked, samples, strict=True)), settings,
             returns=self._returns, diagnostics=self._diagnostics, diagnose=diagnose, private=private,
         )  # fmt: skip
         tasks = [

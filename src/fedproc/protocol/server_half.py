@@ -30,9 +30,9 @@ class Pass:
 
 @dataclass(frozen=True)
 class Answer:
-    """An accepted answer as a method sees it: who, with how many samples, steps and what share, what came back, and of
-    the model that the client had been sent what it hands back. In a private run one answer is the mean of all, and
-    stands for so many `clients`.
+    """An accepted answer as a method sees it: who, with how many samples, steps and what share, what came back, of the
+    model that the client had been sent what it hands back, and the numbers of the round. In a private run one answer is
+    the mean of all, and stands for so many `clients`.
     """
 
     client: int
@@ -41,6 +41,7 @@ class Answer:
     share: float
     tensors: Tensors
     sent: Tensors = field(default_factory=dict)
+    settings: Mapping[str, float] = field(default_factory=dict)
     clients: float = 1.0
 
 

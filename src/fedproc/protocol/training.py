@@ -30,13 +30,14 @@ class TrainingAnswers:
         own: Tensors,
         starting: Weights,
         samples: Mapping[int, int],
+        settings: Mapping[str, float],
         *,
         returns: bool,
         diagnostics: Diagnostics,
         diagnose: bool,
         private: PrivateSum | None,
     ) -> None:
-        self._plan, self._own, self._starting = plan, own, starting
+        self._plan, self._own, self._starting, self._settings = plan, own, starting, settings
         self._returns, self._diagnostics, self._diagnose, self._private = returns, diagnostics, diagnose, private
         counts = list(samples.values())
         self._by_samples = dict(zip(samples, mean_share(counts), strict=True)) if counts else {}
@@ -84,7 +85,7 @@ class TrainingAnswers:
 
     def _seen(self, client: int, answer: Payload, share: float, clients: float = 1.0) -> Answer:
         counts = answer.counts["samples"], answer.counts["steps"]
-        return Answer(client, *counts, share, answer.tensors, self._starting.tensors(), clients)
+        return Answer(client, *counts, share, answer.tensors, self._starting.tensors(), self._settings, clients)
 
     def _collect(self, task: Task, answer: Payload, own: Payload | None = None) -> None:
         """Sum up an answer; `own` is what it was before a robust merge."""
