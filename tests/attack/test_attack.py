@@ -28,23 +28,23 @@ MINUTES = {"kills": 1.0, "disks": 0.5, "damage": 1.0, "commands": 0.5}  # of the
 SEED = "17"
 
 
-def attack(*words: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(HERE / "everything.py"), "--seed", SEED, *words],
-        capture_output=True,
-        text=True,
-        cwd=HERE,
-        timeout=1200,
-    )
+def attack(*words: str, script: str = "everything.py") -> None:
+    command = [sys.executable, str(HERE / script), *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=HERE, timeout=1200)
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr[-6000:]
 
 
 def test_a_moment_of_every_attack() -> None:
-    attack("--minutes", "0.1")
+    attack("--seed", SEED, "--minutes", "0.1")
 
 
 @pytest.mark.attack
 @pytest.mark.parametrize("name", NAMES)
 def test_minutes_of_an_attack(name: str) -> None:
-    attack(name, "--minutes", str(MINUTES.get(name, 0.25)))
+    attack(name, "--seed", SEED, "--minutes", str(MINUTES.get(name, 0.25)))
+
+
+@pytest.mark.attack
+def test_nothing_grows() -> None:
+    attack("--rounds", "200", script="soak.py")
