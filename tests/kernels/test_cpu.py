@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -158,3 +159,27 @@ def test_a_fresh_cache_is_filled_once(tmp_path: Path) -> None:
     ]
     assert [process.wait() for process in made] == [0, 0]
     assert len(list((tmp_path / "kernels").iterdir())) == 2  # the library, and its hash
+
+
+@pytest.mark.parametrize("damage", ["cut", "a byte", "no hash"])
+def test_a_damaged_library_is_compiled_again_and_never_loaded(tmp_path: Path, damage: str) -> None:
+    """A cut one that is loaded ends the process by SIGBUS, without a word."""
+    code = "import torch; from fedproc.kernels import cpu; assert cpu.missing() is None, cpu.missing(); "
+    code += "print(cpu.bits(1, torch.zeros(1, dtype=torch.int64), 3))"
+
+    def said() -> str:
+        env = {**os.environ, "FEDPROC_CACHE": str(tmp_path)}
+        return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
+
+    first = said()
+    (library,) = (tmp_path / "kernels").glob("*.so")
+    whole = library.read_bytes()
+    if damage == "cut":
+        library.write_bytes(whole[: len(whole) // 2])
+    elif damage == "a byte":
+        library.write_bytes(whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:])
+    else:
+        library.with_suffix(".sha256").unlink()
+    assert said() == first
+    assert len(library.read_bytes()) == len(whole)
+    assert library.with_suffix(".sha256").read_text() == hashlib.sha256(library.read_bytes()).hexdigest()
