@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fedproc.data import SOURCES
+from fedproc.data.outline import outline
 from fedproc.data.partition import BY_BETA, BY_MIN_SIZE
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
@@ -54,8 +55,10 @@ def _prototypes(e: Experiment) -> str | None:
     return f"{e.method} has no prototype loss" if ours and not issubclass(ours, WITH_PROTOTYPE_LOSS) else None
 
 
-def _named_data(e: Experiment) -> str | None:
-    return f"{e.data} has test images of its own" if e.data in SOURCES else None
+def _has_test_images(e: Experiment) -> str | None:
+    found = None if e.data in SOURCES else outline(e.data, e.test_fraction)
+    has = e.data in SOURCES or (found is not None and not found.drawn)
+    return f"{e.data} has test images of its own" if has else None
 
 
 def _own_images(e: Experiment) -> str | None:
@@ -71,7 +74,7 @@ REASONS: dict[str, Reason] = {
     "min_size": _for_partition(*BY_MIN_SIZE),
     "classes_per_client": _for_partition("shards"),
     "data_dir": _own_images,
-    "test_fraction": _named_data,
+    "test_fraction": _has_test_images,
     "width": _residual,
     "norm": _residual,
     "sample": _merged,

@@ -15,10 +15,11 @@ from fedproc.cells import safe_cell
 from fedproc.cli.strict import Parser
 from fedproc.data.names import readable
 from fedproc.data.pictures import EXTENSIONS, Picture, concurrently, tried
-from fedproc.errors import InputError, RunError, with_flags
+from fedproc.errors import InputError, RunError, meant, with_flags
 from fedproc.files import kind_of, write_file
 from fedproc.runs.folder import client_model
 from fedproc.runs.model import CHUNK, Model, Prediction, export_onnx, load_model
+from fedproc.runs.schema import PartitionFile, read
 
 
 def add(commands: Any) -> None:
@@ -33,8 +34,8 @@ def add(commands: Any) -> None:
     export.add_argument("--out", type=Path, help="default: RUN/model.onnx")
     export.set_defaults(command=export_command)
     for parser in (predict, export):
-        words = "a client's own model, where the run saved it (solo, --keep-clients)"
-        parser.add_argument("--client", type=int, metavar="N", help=words)
+        words = "a client's own model, by its number or its site's name, where the run saved it (solo, --keep-clients)"
+        parser.add_argument("--client", metavar="CLIENT", help=words)
         parser.add_argument("--network", metavar="MODULE:CLASS", help="your own encoder, for a model trained with it")
         parser.add_argument("--averaged", action="store_true", help="the averaged weights, where the run saved them")
 
@@ -42,8 +43,21 @@ def add(commands: Any) -> None:
 def _model(parsed: argparse.Namespace) -> Model:
     name = "averaged.safetensors" if parsed.averaged else "model.safetensors"
     if parsed.client is not None:
-        name = client_model(parsed.client)
+        name = client_model(_number(parsed.run, parsed.client))
     return load_model(parsed.run, name, parsed.network)
+
+
+def _number(run: Path, client: str) -> int:
+    """Of a client by its number or, where clients are sites, by its name."""
+    held = read(run / "partition.json", PartitionFile) if run.is_dir() else None
+    names = held.client_names if held is not None else []
+    if client in names:
+        return names.index(client)
+    try:
+        return int(client)
+    except ValueError:
+        known = f"a number, or one of {', '.join(names)}" if names else "a number"
+        raise InputError(f"--client {client}: expected {known}{meant(client, names)}") from None
 
 
 def predict_command(parsed: argparse.Namespace, console: Console) -> int:

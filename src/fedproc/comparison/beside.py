@@ -13,6 +13,7 @@ from fedproc.runs.folder import differences
 from fedproc.runs.keeper import file_hash
 from fedproc.runs.lock import expect_below
 from fedproc.runs.saved import read_run
+from fedproc.runs.schema import PartitionFile, read
 from fedproc.simulation.drive import Run
 from fedproc.simulation.workers.run import Asking, run_many
 
@@ -31,7 +32,7 @@ def asked_beside(runs: Iterable[Run], beside: Beside) -> Asking:
         e, path = run.experiment, run.path
         if path is None or run.result["status"] != "finished" or not (has_sites(e) and e.method_type.federated):
             continue
-        if not outcomes(path):
+        if not _judged(path):
             continue
         made: dict[str, Experiment] = {ALONE: alone(e, int(run.result["rounds"]))} if beside.alone else {}
         if beside.epochs and not _personal(run, path):
@@ -40,6 +41,12 @@ def asked_beside(runs: Iterable[Run], beside: Beside) -> Asking:
             expect_below(path, path / name)
             asked[f"{run.label}, {name}"] = (experiment, path / name)
     return asked
+
+
+def _judged(path: Path) -> bool:
+    """Whether a site that trains has held-out images of its own."""
+    held, found = read(path / "partition.json", PartitionFile), outcomes(path)
+    return any(name in found for name in held.client_names) if held and held.client_names else bool(found)
 
 
 def _personal(run: Run, path: Path) -> bool:

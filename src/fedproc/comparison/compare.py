@@ -166,7 +166,10 @@ def compare(
                 raise InputError(f"variant {label}: options of {other}, but its method is {method}")
         overrides[label] = dict(values)
     if beside.alone and overrides and _lacks_solo(given, overrides, own):
-        overrides["solo"] = {**dict.fromkeys(LEFT_OUT - {"plugin", "options"}), "method": "solo"}
+        solo: Given = {**dict.fromkeys(LEFT_OUT - {"plugin", "options"}), "method": "solo"}
+        if any(merged(given, values).get("keep") == "best" for values in overrides.values()):
+            solo["predictions"] = "test"  # kept models meet the test images, and so do these
+        overrides["solo"] = solo
     if not overrides or not seeds:
         raise InputError("--methods and --seeds: expected at least one of each")
     if len(set(seeds)) != len(seeds):

@@ -9,6 +9,7 @@ they had nothing to do with each other, which makes intervals of differences wid
 from __future__ import annotations
 
 import csv
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ Floats = npt.NDArray[np.float64]
 DRAWS, AT_ONCE = 2000, 200
 TEST = "test-predictions.csv"  # of runs that hold validation images out
 LOW, HIGH = 2.5, 97.5
+FEWEST = 10  # images or groups of which an interval is told: a handful that agree would look certain
 MEAN = "mean"
 NEEDED = ("path", "site", "group", "class", "predicted")
 
@@ -49,11 +51,15 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over seeds, and where 95 % of the draws lie."""
+    """A mean over seeds, and where 95 % of the draws lie; not a number where there are too few to tell."""
 
     value: float
     low: float
     high: float
+
+    @property
+    def told(self) -> bool:
+        return not math.isnan(self.low)
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,7 @@ class SiteRow:
     gain: Interval | None = None
     fine_tuned: Interval | None = None
     fine_tuned_gain: Interval | None = None
+    kept: bool = False  # whether the federated model is the best round's, by validation images
 
 
 @dataclass(frozen=True)
@@ -148,12 +155,14 @@ def site_rows(rows: Sequence[Compared]) -> list[SiteRow]:
     """
     found: dict[tuple[str, str], _AtSite] = {}
     of: dict[str, str] = {}
+    kept: set[str] = set()
     for row in rows:
         beside = [each for each in (row.alone, row.fine_tuned) if set(each) & set(row.runs)]
         seeds = [seed for seed in row.runs if all(seed in each for each in beside)]
         folders = [[row.runs[seed], *(each[seed] for each in beside)] for seed in seeds]
         test = bool(folders) and all((path / TEST).is_file() for each in folders for path in each)
-        of[row.label] = "test" if test or not _validated(folders) else "validation"
+        of[row.label] = "test" if test or not _has(folders, "val_fraction", 0) else "validation"
+        kept |= {row.label} if _has(folders, "keep", "last") else set()
         models = []
         for seed in seeds:
             kinds = (row.runs[seed], row.alone.get(seed), row.fine_tuned.get(seed))
@@ -167,12 +176,12 @@ def site_rows(rows: Sequence[Compared]) -> list[SiteRow]:
             found[MEAN, row.label] = _mean(training)
     labels = [row.label for row in rows]
     ordered = sorted(found, key=lambda key: (key[0] == MEAN, key[0], labels.index(key[1])))
-    return [found[key].row(*key, of[key[1]]) for key in ordered]
+    return [found[key].row(*key, of[key[1]], key[1] in kept) for key in ordered]
 
 
-def _validated(folders: Sequence[Sequence[Path]]) -> bool:
-    """Whether the held-out images of these runs are validation images."""
-    return any((read_json(each[0] / "config.json") or {}).get("val_fraction") for each in folders)
+def _has(folders: Sequence[Sequence[Path]], name: str, usual: object) -> bool:
+    """Whether a setting of these runs is another than the usual one."""
+    return any((read_json(each[0] / "config.json") or {}).get(name, usual) != usual for each in folders)
 
 
 @dataclass(frozen=True)
@@ -183,14 +192,16 @@ class _AtSite:
     groups: float
     seeds: int
     kinds: Mapping[str, _Drawn]
+    fewest: Sequence[float]  # images or groups that a draw is made of
 
-    def row(self, site: str, label: str, held_out: str) -> SiteRow:
+    def row(self, site: str, label: str, held_out: str, kept: bool) -> SiteRow:
         found = dict(self.kinds)
         for kind, gain in (("federated", "gain"), ("fine_tuned", "fine_tuned_gain")):
             if kind in found and "alone" in found:
                 found[gain] = found[kind] - found["alone"]
-        shown = {name: drawn.interval() for name, drawn in found.items()}
-        return SiteRow(site, label, held_out, self.images, self.groups, self.seeds, **shown)
+        few = min(self.fewest) < FEWEST
+        shown = {name: drawn.interval(few) for name, drawn in found.items()}
+        return SiteRow(site, label, held_out, self.images, self.groups, self.seeds, **shown, kept=kept)
 
 
 def _at_site(models: Sequence[Sequence[Outcome | None]]) -> _AtSite:
@@ -205,7 +216,8 @@ def _at_site(models: Sequence[Sequence[Outcome | None]]) -> _AtSite:
         if len(whole) == len(first) and all(same):  # of the same images
             kinds[name] = draws.of(whole)
     images = float(np.mean([one.images.sum() for one in first]))
-    return _AtSite(images, float(np.mean([len(one.groups) for one in first])), len(first), kinds)
+    fewest = [len(one.groups) or float(one.images.sum()) for one in first]
+    return _AtSite(images, float(np.mean([len(one.groups) for one in first])), len(first), kinds, fewest)
 
 
 def _mean(sites: Sequence[_AtSite]) -> _AtSite:
@@ -218,7 +230,9 @@ def _mean(sites: Sequence[_AtSite]) -> _AtSite:
         )
         for name in common
     }
-    return _AtSite(sum(s.images for s in sites), sum(s.groups for s in sites), max(s.seeds for s in sites), kinds)
+    images, groups = sum(site.images for site in sites), sum(site.groups for site in sites)
+    fewest = [number for site in sites for number in site.fewest]
+    return _AtSite(images, groups, max(site.seeds for site in sites), kinds, fewest)
 
 
 @dataclass(frozen=True)
@@ -231,8 +245,8 @@ class _Drawn:
     def __sub__(self, other: _Drawn) -> _Drawn:
         return _Drawn(self.value - other.value, self.draws - other.draws)
 
-    def interval(self) -> Interval:
-        low, high = np.percentile(self.draws, [LOW, HIGH])
+    def interval(self, few: bool) -> Interval:
+        low, high = (math.nan, math.nan) if few else np.percentile(self.draws, [LOW, HIGH])
         return Interval(self.value, float(low), float(high))
 
 

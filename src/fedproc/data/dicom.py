@@ -78,6 +78,8 @@ class Dicom:
             self._data: Dataset = pydicom.dcmread(path, force=path.suffix.lower() in DICOM)
         except Exception as error:  # damaged files fail in many ways
             raise InputError(f"{path}: not a readable DICOM file: {error}") from error
+        if "SOPClassUID" not in self._data and not self.has_pixels:  # what any file read by force may look like
+            raise InputError(f"{path}: not a readable DICOM file: it says not even what it holds (SOPClassUID)")
 
     @property
     def has_pixels(self) -> bool:

@@ -39,7 +39,7 @@ def find(
         train += [item for item, tested in zip(undivided, drawn, strict=True) if not tested]
         test += [item for item, tested in zip(undivided, drawn, strict=True) if tested]
         train.sort(key=lambda item: item.site or "")
-    return Files(str(folder), train, test).judge(complain)
+    return Files(str(folder), train, test, bool(undivided)).judge(complain)
 
 
 def read_flat(folder: Path, class_names: Sequence[str], side: int, channels: int, fit: Fit) -> Split:

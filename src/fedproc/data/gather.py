@@ -32,11 +32,12 @@ class Item:
 
 @dataclass(frozen=True)
 class Files:
-    """Labelled image files in two parts, not read yet."""
+    """Labelled image files in two parts, not read yet. `drawn`: which are test images was drawn for some of them."""
 
     name: str
     train: Sequence[Item]
     test: Sequence[Item]
+    drawn: bool = True
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """A CSV that lists images: path,label and optionally group, site and split.
 
 Paths are relative to the file. All images of a group (a patient) stay on one side of the split; `site` is
-where an image is held, for --partition natural; `split` is train or test. Fields are separated by commas, semicolons,
-tabs or bars: by what the header has.
+where an image is held, for --partition natural; `split` is train or test, or empty where a share is to be drawn.
+Fields are separated by commas, semicolons, tabs or bars: by what the header has.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ Rows = list[tuple[int, Row]]  # each with its line
 
 def find(path: Path, test_fraction: float, data_seed: int, complain: Complain = refuse) -> Files:
     """The image files a manifest lists, split by its own column or by groups."""
-    rows = _rows(path, complain)
+    rows = [each for each in _rows(path, complain) if _has_side(path, *each, complain)]
     items = [_item(path, row) for _, row in rows]
-    if rows and "split" in rows[0][1]:
-        rows = [each for each in rows if _has_side(path, *each, complain)]
-        items = [_item(path, row) for _, row in rows]
-        tested = [row["split"] == "test" for _, row in rows]
-        _check_groups(path, rows, complain)
-    else:
-        tested = drawn_for_test(items, test_fraction, data_seed, rounded=any(item.site for item in items))
-        if items and not any(tested):
+    tested = [row.get("split") == "test" for _, row in rows]
+    _check_groups(path, rows, complain)
+    open_ = [place for place, (_, row) in enumerate(rows) if not row.get("split")]
+    if open_:
+        undivided = [items[place] for place in open_]
+        drawn = drawn_for_test(undivided, test_fraction, data_seed, rounded=any(item.site for item in undivided))
+        for place, side in zip(open_, drawn, strict=True):
+            tested[place] = side
+        if not any(tested):
             text = f"{path}: one group per class; a split that keeps groups together needs two of some class"
             complain(Problem("no test images", text, (str(path),)))
     train = [item for item, side in zip(items, tested, strict=True) if not side]
     test = [item for item, side in zip(items, tested, strict=True) if side]
-    return Files(str(path), train, test).judge(complain)
+    return Files(str(path), train, test, bool(open_)).judge(complain)
 
 
 def _item(path: Path, row: Row) -> Item:
@@ -53,9 +54,11 @@ def _item(path: Path, row: Row) -> Item:
 
 
 def _has_side(path: Path, line: int, row: Row, complain: Complain) -> bool:
-    if row["split"] in ("train", "test"):
+    side = row.get("split", "")
+    if side in ("train", "test", ""):
         return True
-    complain(Problem("a bad line", f"{path}, line {line}: split is {row['split']!r}, expected train or test"))
+    expected = "expected train, test, or nothing where a share is to be drawn"
+    complain(Problem("a bad line", f"{path}, line {line}: split is {side!r}, {expected}"))
     return False
 
 
@@ -63,15 +66,19 @@ def _check_groups(path: Path, rows: Rows, complain: Complain) -> None:
     side_of: dict[str, str] = {}
     told = set()
     for line, row in rows:
-        group = row.get("group")
-        if group is not None and side_of.setdefault(group, row["split"]) != row["split"] and group not in told:
+        group, side = row.get("group"), row.get("split", "")
+        if group is not None and (other := side_of.setdefault(group, side)) != side and group not in told:
             told.add(group)
-            text = f"{path}, line {line}: group {group} is in train and in test; keep it on one side"
+            sides = (
+                "in train and in test" if side and other else f"{side or other} in some lines and undecided in others"
+            )
+            text = f"{path}, line {line}: group {group} is {sides}; keep it on one side"
             complain(Problem("a group on both sides", text, (row["path"],)))
 
 
 def _rows(path: Path, complain: Complain) -> Rows:
     rows: Rows = []
+    bad = False
     try:
         with io.StringIO(read_bytes(path).decode("utf-8-sig"), newline="") as file:
             delimiter = _delimiter(file.readline())
@@ -84,13 +91,16 @@ def _rows(path: Path, complain: Complain) -> Rows:
                 if (wrong := _wrong(path, row, names)) is None:
                     rows.append((reader.line_num, {name: row[name].strip() for name in names}))
                 else:
+                    bad = True
                     complain(Problem("a bad line", f"{path}, line {reader.line_num}: {wrong}"))
     except InputError:
         raise
     except (OSError, ValueError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else error
+        if isinstance(error, UnicodeDecodeError):
+            reason = f"byte {error.start} is no UTF-8 ({error.reason}); save it as UTF-8"
         raise InputError(f"{path}: not a readable CSV file: {reason}") from error
-    if not rows:
+    if not rows and not bad:  # bad lines were complained about
         raise InputError(f"{path}: lists no images")
     seen: set[str] = set()
     once: Rows = []
@@ -123,7 +133,7 @@ def _check_header(path: Path, names: Sequence[str]) -> None:
 def _wrong(path: Path, row: dict[str, str], names: Sequence[str]) -> str | None:
     for name in names:
         value = row.get(name)
-        if not isinstance(value, str) or not value.strip():
+        if not isinstance(value, str) or not (value.strip() or name == "split"):
             return f"{name} is empty"
     if None in row:
         return f"more fields than the {len(names)} of the header"

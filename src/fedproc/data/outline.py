@@ -18,10 +18,11 @@ STEPS = 20  # that the median client takes in a round at least
 
 @dataclass(frozen=True)
 class Outline:
-    """Training images in all, and of each site where the data name sites."""
+    """Training images in all, and of each site where the data name sites; whether test images are drawn of them."""
 
     images: int
     sites: dict[str, int]
+    drawn: bool
 
 
 def outline(name: str, test_fraction: float) -> Outline | None:
@@ -33,7 +34,7 @@ def outline(name: str, test_fraction: float) -> Outline | None:
     except (InputError, OSError):
         return None
     sites = Counter(item.site for item in found.train if item.site is not None)
-    return Outline(len(found.train), dict(sorted(sites.items())))
+    return Outline(len(found.train), dict(sorted(sites.items())), found.drawn)
 
 
 def batch_size_for(sizes: Sequence[float]) -> int:

@@ -151,10 +151,8 @@ class ConvReluPool(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
-        x, w, bias = x.contiguous(), w.contiguous(), bias.contiguous()
-        y = torch.empty(_pooled(x, w))
-        won = torch.empty(y.shape, dtype=torch.int8)
-        _call("conv_relu_pool", x, w, bias, y, won, *_sizes(x, w))
+        x, w = x.contiguous(), w.contiguous()
+        y, won = conv_relu_pool_won(x, w, bias.contiguous())
         ctx.save_for_backward(x, w, won)
         return y
 
@@ -162,9 +160,24 @@ class ConvReluPool(torch.autograd.Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
         x, w, won = ctx.saved_tensors
         dw, db = torch.empty_like(w), torch.empty(w.shape[0])
-        dx = torch.empty_like(x) if ctx.needs_input_grad[0] else None
-        _call("conv_relu_pool_backward", x, w, g.contiguous(), won, dw, db, dx, *_sizes(x, w))
-        return dx, dw, db
+        return conv_relu_pool_backward(x, w, g.contiguous(), won, dw, db, ctx.needs_input_grad[0]), dw, db
+
+
+def conv_relu_pool_won(x: Tensor, w: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """`conv_relu_pool` and which place of each window won, all of them contiguous."""
+    y = torch.empty(_pooled(x, w))
+    won = torch.empty(y.shape, dtype=torch.int8)
+    _call("conv_relu_pool", x, w, bias, y, won, *_sizes(x, w))
+    return y, won
+
+
+def conv_relu_pool_backward(
+    x: Tensor, w: Tensor, g: Tensor, won: Tensor, dw: Tensor, db: Tensor, needs_x: bool
+) -> Tensor | None:
+    """Writes the gradients of w and bias; gives that of x, if it is needed. All are contiguous."""
+    dx = torch.empty_like(x) if needs_x else None
+    _call("conv_relu_pool_backward", x, w, g, won, dw, db, dx, *_sizes(x, w))
+    return dx
 
 
 def conv_relu_pool(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:

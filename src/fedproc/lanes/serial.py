@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from fedproc import kernels, optimizers, streams
+from fedproc.kernels import cpu
 from fedproc.lanes.batches import Feed, training_plan
 from fedproc.lanes.evaluate import evaluate
 from fedproc.lanes.executor import Done, LaneError, answered
@@ -29,6 +30,7 @@ from fedproc.lanes.passes import means_of
 from fedproc.lanes.setting import Job, Setting
 from fedproc.methods.method import Local
 from fedproc.networks import Network, NetworkSpec
+from fedproc.networks.chain import Chain
 from fedproc.protocol.payload import Payload, Tensors
 from fedproc.protocol.task import Kind, Phase
 from fedproc.protocol.weights import Weights
@@ -49,6 +51,7 @@ class SerialNet:
         self._gradient = torch.zeros_like(self.weights.params)
         if self._short:
             return
+        self._chain = Chain.of(self.module)
         setting.layout.bind(self.module, self.weights)
         named = setting.layout.named(Weights(self._gradient, self.weights.buffers, self.weights.counters))
         for name, parameter in self.module.named_parameters():
@@ -63,7 +66,8 @@ class SerialNet:
     def forward(self, images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         if self._short:
             return self._rounded(self.weights, images, mask)
-        z, logits = self.module(images, mask)
+        self._by_hand = self._chain is not None and torch.is_grad_enabled() and cpu.usable(images)
+        z, logits = self._chain.forward(images) if self._chain and self._by_hand else self.module(images, mask)
         return z, logits
 
     def frozen(self, weights: Weights, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,6 +102,9 @@ class SerialNet:
             with torch.enable_grad():
                 found = torch.autograd.grad(total, self._leaves, materialize_grads=True)
             self._layout.write(self._gradient, found)
+            return self._gradient
+        if self._chain and self._by_hand:
+            self._chain.backward(total)
             return self._gradient
         self._gradient.zero_()
         with torch.enable_grad():

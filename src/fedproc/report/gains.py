@@ -30,15 +30,15 @@ def draw_gains(rows: Sequence[SiteRow]) -> Picture | None:
                 sites.index(row.site) + (2 * number + (not filled) - (steps - 1) / 2) * 0.8 / steps for row, _ in drawn
             ]
             value = [100 * gain.value for _, gain in drawn]
-            below = [100 * (gain.value - gain.low) for _, gain in drawn]
-            above = [100 * (gain.high - gain.value) for _, gain in drawn]
+            below = [100 * (gain.value - gain.low) if gain.told else 0.0 for _, gain in drawn]
+            above = [100 * (gain.high - gain.value) if gain.told else 0.0 for _, gain in drawn]
             panel.errorbar(
                 value, at, xerr=[below, above], fmt="o", color=look.colour, markersize=5, linewidth=1.3, capsize=2,
                 markerfacecolor=look.colour if filled else "white", label=plain(f"{label}, {kind}"),
             )  # fmt: skip
             texts = [
                 f"{row.site}, {label}, {kind}: {100 * gain.value:+.1f} points "
-                f"({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
+                + (f"({100 * gain.low:+.1f} to {100 * gain.high:+.1f})" if gain.told else "(too few for an interval)")
                 for row, gain in drawn
             ]
             made.points(panel, value, at, look.colour, texts)

@@ -46,6 +46,7 @@ def tabular(heads: Sequence[str], rows: Sequence[Sequence[str]], best: set[tuple
     for place, row in enumerate(rows):
         if grouped and place and row[0]:
             lines.append(r"\addlinespace")
-        cells = [bold(cell) if (place, at) in best else escaped(cell) for at, cell in enumerate(row)]
-        lines.append(" & ".join([escaped(written(row[0])), *cells[1:]]) + ends)
+        named = [written(cell) if heads[at] in ("method", heads[0]) else cell for at, cell in enumerate(row)]
+        cells = [bold(cell) if (place, at) in best else escaped(cell) for at, cell in enumerate(named)]
+        lines.append(" & ".join(cells) + ends)
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedproc.comparison.sites import Interval, SiteRow
+from fedproc.comparison.sites import FEWEST, Interval, SiteRow
 from fedproc.report.tables import Shown, Table
 
 TITLE = "accuracy on each site's own {held_out} images, %"
@@ -13,6 +13,7 @@ NOTE = (
     "site from the federated model on, on its own images. Gains are over alone, in points, with 95 % intervals by "
     "bootstrap over {what}{seeds}; an interval that holds 0 shows no difference."
 )
+FEW = "too few"
 
 
 def site_table(rows: Sequence[SiteRow]) -> Table:
@@ -36,7 +37,12 @@ def site_table(rows: Sequence[SiteRow]) -> Table:
     what = "groups of images" if grouped else "images"
     seeds = max((row.seeds for row in rows), default=1)
     over = "" if seeds == 1 else f"; means over {seeds} seeds"
-    return Table(TITLE.format(held_out=held_out_images(rows)), heads, cells, NOTE.format(what=what, seeds=over))
+    note = NOTE.format(what=what, seeds=over)
+    if any(not found.told for row in rows for found in (row.federated, row.gain) if found is not None):
+        note += f" {FEW.capitalize()}: no interval is told of fewer than {FEWEST} {what}."
+    if any(row.kept for row in rows) and (alone or tuned):
+        note += " The federated model is its best round's, by validation images; the others are their last epoch's."
+    return Table(TITLE.format(held_out=held_out_images(rows)), heads, cells, note)
 
 
 def held_out_images(rows: Sequence[SiteRow]) -> str:
@@ -46,13 +52,15 @@ def held_out_images(rows: Sequence[SiteRow]) -> str:
 def _accuracy(found: Interval | None, name: str) -> Shown:
     if found is None:
         return Shown("-")
-    more = {f"{name} low": 100 * found.low, f"{name} high": 100 * found.high}
-    return Shown(f"{100 * found.value:.1f}", 100 * found.value, more)
+    return Shown(f"{100 * found.value:.1f}", 100 * found.value, _bounds(found, name))
 
 
 def _gain(found: Interval | None, name: str) -> Shown:
     if found is None:
         return Shown("-")
-    more = {f"{name} low": 100 * found.low, f"{name} high": 100 * found.high}
-    text = f"{100 * found.value:+.1f} ({100 * found.low:.1f} to {100 * found.high:.1f})"
-    return Shown(text, 100 * found.value, more)
+    within = f"{100 * found.low:.1f} to {100 * found.high:.1f}" if found.told else FEW
+    return Shown(f"{100 * found.value:+.1f} ({within})", 100 * found.value, _bounds(found, name))
+
+
+def _bounds(found: Interval, name: str) -> dict[str, float]:
+    return {f"{name} low": 100 * found.low, f"{name} high": 100 * found.high} if found.told else {}

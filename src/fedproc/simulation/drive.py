@@ -27,7 +27,7 @@ from fedproc.simulation.interrupt import Interrupt
 from fedproc.simulation.place import Place, alone
 from fedproc.simulation.preparation import Library
 from fedproc.simulation.session import Session
-from fedproc.simulation.watching import Nobody, Watcher, few_steps, headline
+from fedproc.simulation.watching import Nobody, Watcher, few_steps, headline, unjudged
 
 Record = dict[str, Any]
 SHOWN = 6  # labels in a line
@@ -107,8 +107,11 @@ def run_all(
                 about = headline(sessions[0].images, sessions[0].client_sizes, how)
                 notes, executor.notes = executor.notes, []
                 first = sessions[0]
-                work = (first.client_sizes, first.plan.clients, first.experiment.batch_size, first.experiment.epochs)
-                watcher.begin(sessions, about, [*promised(sessions), *few_steps(*work), *notes, *said_of_kept(kept)])
+                epochs = first.experiment.epochs * (1 if first.experiment.method_type.federated else first.plan.rounds)
+                work = (first.client_sizes, first.plan.clients, first.experiment.batch_size, epochs)
+                natural = first.experiment.partition == "natural" and first.experiment.method_type.federated
+                said = [*promised(sessions), *(unjudged(first.images) if natural else [])]
+                watcher.begin(sessions, about, [*said, *few_steps(*work), *notes, *said_of_kept(kept)])
                 drive(unfinished, executor, watcher, interrupt, place)
                 _record(unfinished, executor, place, work_of(executor))
         elif kept:

@@ -89,6 +89,7 @@ class Everybody:
             watcher.end()
 
 
+SHOWN = 3
 FEW = 5  # steps per round
 
 
@@ -102,6 +103,19 @@ def few_steps(sizes: Sequence[int], names: Sequence[str], batch_size: int, epoch
     who = f"{len(few)} of {len(sizes)} clients take fewer than {FEW} steps per round"
     fewest = f"client {names[least]} {steps[least]}, of {sizes[least]:,} images"
     return [f"{who} ({fewest}): take a smaller --batch-size than {batch_size}, or more --epochs than {epochs}"]
+
+
+def unjudged(images: Images) -> list[str]:
+    """A line where sites that train have no test images of their own."""
+    if images.train.sites is None:
+        return []
+    train, test = (set() if split.sites is None else set(split.sites.tolist()) for split in (images.train, images.test))
+    lacking = [images.site_names[site] for site in sorted(train - test)]
+    if not lacking:
+        return []
+    who = f"{len(lacking)} of {len(train)} sites have no test images of their own ({', '.join(lacking[:SHOWN])}"
+    more = f" and {len(lacking) - SHOWN} more" if len(lacking) > SHOWN else ""
+    return [f"{who}{more}), so nothing will say what they gain; `fedproc data check` shows who has which"]
 
 
 def headline(images: Images, sizes: Sequence[int], how: str) -> str:
