@@ -91,14 +91,14 @@ def test_seeds_share_their_patients(tmp_path: Path) -> None:
 
 
 def test_external_sites_and_the_mean(tmp_path: Path) -> None:
-    together = write_run(tmp_path / "run", {"a": [1, 1], "b": [1, 0], "elsewhere": [0, 1]})
-    write_run(tmp_path / "run" / "alone", {"a": [1, 0], "b": [1, 0]})
+    together = write_run(tmp_path / "run", {"a": [1, 1] * 5, "b": [1, 0] * 5, "elsewhere": [0, 1] * 5})
+    write_run(tmp_path / "run" / "alone", {"a": [1, 0] * 5, "b": [1, 0] * 5})
     rows = {row.site: row for row in site_rows([compared("fedproc", {0: together}, {})])}
     assert list(rows) == ["a", "b", "elsewhere", MEAN]
     assert rows["elsewhere"].alone is None and rows["elsewhere"].federated.value == 0.5
     assert rows[MEAN].federated.value == 0.75 and rows[MEAN].alone is not None  # of those that train
     table = site_table(list(rows.values()))
-    assert [cell.text for cell in table.rows[2]][:3] == ["elsewhere", "fedproc", "2"]
+    assert [cell.text for cell in table.rows[2]][:3] == ["elsewhere", "fedproc", "10"]
     assert "federated gain low" in table.csv().splitlines()[0]
     assert draw_gains(list(rows.values())) is not None
     assert draw_gains([rows["elsewhere"]]) is None
@@ -135,6 +135,19 @@ def test_kept_models_are_compared_on_test_images(tmp_path: Path) -> None:
     (together / "test-predictions.csv").write_text((together / "predictions.csv").read_text().replace(",a,a,", ",a,b,"))
     (row,) = site_rows([compared("fedavg", {0: together}, {})])
     assert row.held_out == "test" and row.federated.value == 0.0
+
+
+def test_a_handful_of_images_has_no_interval(tmp_path: Path) -> None:
+    """Nine that agree would give (0.0 to 0.0), which reads as certainty; together with others they count."""
+    together = write_run(tmp_path / "run", {"a": [1] * 9, "b": [1] * 12 + [0] * 12})
+    write_run(together / "alone", {"a": [1] * 9, "b": [1] * 24})
+    rows = {row.site: row for row in site_rows([compared("fedavg", {0: together}, {})])}
+    assert rows["a"].gain is not None and rows["a"].gain.value == 0.0 and not rows["a"].gain.told
+    assert rows["b"].gain is not None and rows["b"].gain.told and rows[MEAN].federated.told
+    table = site_table(list(rows.values()))
+    assert table.rows[0][5].text == "+0.0 (too few)" and "fewer than 10 images" in table.note
+    assert table.csv().splitlines()[1] == "a,fedavg,9.0,100.0,,,100.0,,,0.0,,"
+    assert draw_gains(list(rows.values())) is not None
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -195,6 +208,51 @@ def test_a_comparison_of_sites_has_them_alone(sites: Path, tmp_path: Path, capsy
     assert code == 0 and "solo" not in said and not (tmp_path / "d" / "solo").exists()
     code, _, err = typed(f"compare --methods fedavg --rounds 1 --no-alone --out {tmp_path / 'e'}", capsys)
     assert code == 2 and "--no-alone: has no effect: it is for real sites" in err and not (tmp_path / "e").exists()
+
+
+def test_sites_that_nobody_can_judge_are_told(sites: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All of south is trained on, and a site elsewhere is tested on: nothing is trained alone for nothing."""
+    lines = ["path,label,site,split"]
+    for path in sorted(sites.glob("*/*/*.png")):
+        site, label = path.relative_to(sites).parts[:2]
+        side = "train" if site == "south" else "test"
+        lines.append(f"{path},{label},{site},{side}")
+    (tmp_path / "all.csv").write_text("\n".join(lines))
+    words = f"run --data {tmp_path / 'all.csv'} --method fedavg --rounds 1 --epochs 1 --out {tmp_path / 'run'}"
+    code, said, _ = typed(words, capsys)
+    assert code == 0 and "1 of 1 sites have no test images of their own (south)" in " ".join(said.split())
+    assert "north" in said and not (tmp_path / "run" / "alone").exists()
+    code, _, err = typed(f"{words} --test-fraction 0.4 --fresh", capsys)
+    assert code == 2 and "--test-fraction 0.4: has no effect" in err
+
+
+@pytest.mark.slow
+def test_kept_models_of_a_comparison_meet_test_images(
+    sites: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SOLO as well, which keeps its last model: not those images by which the federated one was chosen."""
+    words = f"compare --methods fedavg --seeds 0 1 --data {sites} --rounds 2 --epochs 1 --fine-tune 1 --workers 1"
+    code, said, _ = typed(f"{words} --val-fraction 0.2 --keep best --out {tmp_path / 'c'}", capsys)
+    flat = " ".join(said.split())
+    assert code == 0 and "accuracy on each site's own test images" in flat
+    assert "The federated model is its best round's, by validation images" in flat
+    rows = list(csv.DictReader((tmp_path / "c" / "sites.csv").open()))
+    images = {row["site"]: float(row["images"]) for row in rows}
+    split = list(csv.DictReader((tmp_path / "c" / "fedavg" / "seed-0" / "split.csv").open()))
+    assert images["north"] == sum(row["site"] == "north" and row["split"] == "test" for row in split)
+
+
+def test_a_sites_model_is_found_by_its_name(sites: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, image = tmp_path / "run", sites / "north" / "dark" / "0.png"
+    run(Experiment(method="solo", data=str(sites), rounds=1, epochs=1, device="cpu"), out, progress=False)
+    found = []
+    for client in ("south", "1"):
+        code, _, _ = typed(f"predict {out} {image} --client {client} --out {tmp_path / client}.csv", capsys)
+        assert code == 0
+        found.append((tmp_path / f"{client}.csv").read_text())
+    assert found[0] == found[1]
+    code, _, err = typed(f"predict {out} {image} --client sout --out {tmp_path / 'x.csv'}", capsys)
+    assert code == 2 and "--client sout: expected a number, or one of north, south; did you mean south?" in err
 
 
 def test_a_notebook_has_the_same(sites: Path, tmp_path: Path) -> None:

@@ -177,3 +177,15 @@ def test_what_cannot_be_done(words: list[str], said: str, tmp_path: Path) -> Non
     (tmp_path / "in").mkdir()
     with pytest.raises(InputError, match=said):
         execute(["data", "convert", str(tmp_path / "in"), "--out", str(tmp_path / "out"), *words])
+
+
+def test_what_is_no_dicom_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Read by force, a text looks like a file without pixels."""
+    write(tmp_path / "in" / "sick" / "1.dcm")
+    (tmp_path / "in" / "sick" / "junk.dcm").write_text("not a DICOM file at all, but long enough to be read as one")
+    (tmp_path / "in" / "sick" / "empty.dcm").write_bytes(b"")
+    with pytest.raises(RunError, match="2 files could not be converted"):
+        execute(["data", "convert", str(tmp_path / "in"), "--to", "png", "--out", str(tmp_path / "out")])
+    said = " ".join("".join(capsys.readouterr()).split())
+    assert "junk.dcm: not a readable DICOM file" in said and "empty.dcm" in said
+    assert json.loads((tmp_path / "out" / "conversion.json").read_text())["failed"] == 2

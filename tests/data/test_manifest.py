@@ -138,3 +138,26 @@ def test_another_grouping_is_other_data(folder: Path) -> None:
     assert one.fingerprint == two.fingerprint and one.train.groups is not None
     regrouped = replace(one, train=replace(one.train, groups=one.train.groups[::-1].copy()))
     assert regrouped.fingerprint != one.fingerprint
+
+
+def test_a_share_is_drawn_where_nothing_is_decided(folder: Path) -> None:
+    """South is only tested on, of north a share is drawn."""
+    lines = [f"{line},{'test' if line.endswith('south') else ''}" for line in rows("site")]
+    images = read(write(folder, "path,label,site,split", lines), None, 0.25, 0)
+    assert images.train.sites is not None and images.test.sites is not None
+    assert {images.site_names[site] for site in images.train.sites} == {"north"}
+    assert [images.site_names[site] for site in images.test.sites].count("south") == 12
+    assert len(images.train) + len(images.test) == 24 and len(images.test) > 12
+
+
+def test_a_group_is_decided_as_a_whole(folder: Path) -> None:
+    lines = ["p1_0.png,sick,p1,train", "p1_1.png,sick,p1,", "p4_0.png,well,p4,test"]
+    with pytest.raises(InputError, match="line 3: group p1 is in train, and in lines without a side"):
+        read(write(folder, "path,label,group,split", lines), None, 0.2, 0)
+
+
+def test_another_encoding_is_named(folder: Path) -> None:
+    path = folder / "images.csv"
+    path.write_bytes("path,label\np1_0.png,Ödem\n".encode("cp1252"))
+    with pytest.raises(InputError, match=r"byte 20 is no UTF-8 .*; save it as UTF-8"):
+        read(path, None, 0.2, 0)

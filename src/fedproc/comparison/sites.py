@@ -192,15 +192,14 @@ class _AtSite:
     groups: float
     seeds: int
     kinds: Mapping[str, _Drawn]
-    fewest: Sequence[float]  # images or groups that a draw is made of
+    drawn: float  # how many images or groups a draw is made of, with the seed that has fewest
 
     def row(self, site: str, label: str, held_out: str, kept: bool) -> SiteRow:
         found = dict(self.kinds)
         for kind, gain in (("federated", "gain"), ("fine_tuned", "fine_tuned_gain")):
             if kind in found and "alone" in found:
                 found[gain] = found[kind] - found["alone"]
-        few = min(self.fewest) < FEWEST
-        shown = {name: drawn.interval(few) for name, drawn in found.items()}
+        shown = {name: drawn.interval(self.drawn < FEWEST) for name, drawn in found.items()}
         return SiteRow(site, label, held_out, self.images, self.groups, self.seeds, **shown, kept=kept)
 
 
@@ -216,8 +215,8 @@ def _at_site(models: Sequence[Sequence[Outcome | None]]) -> _AtSite:
         if len(whole) == len(first) and all(same):  # of the same images
             kinds[name] = draws.of(whole)
     images = float(np.mean([one.images.sum() for one in first]))
-    fewest = [len(one.groups) or float(one.images.sum()) for one in first]
-    return _AtSite(images, float(np.mean([len(one.groups) for one in first])), len(first), kinds, fewest)
+    drawn = min(len(one.groups) or float(one.images.sum()) for one in first)
+    return _AtSite(images, float(np.mean([len(one.groups) for one in first])), len(first), kinds, drawn)
 
 
 def _mean(sites: Sequence[_AtSite]) -> _AtSite:
@@ -231,8 +230,8 @@ def _mean(sites: Sequence[_AtSite]) -> _AtSite:
         for name in common
     }
     images, groups = sum(site.images for site in sites), sum(site.groups for site in sites)
-    fewest = [number for site in sites for number in site.fewest]
-    return _AtSite(images, groups, max(site.seeds for site in sites), kinds, fewest)
+    drawn = sum(site.drawn for site in sites)
+    return _AtSite(images, groups, max(site.seeds for site in sites), kinds, drawn)
 
 
 @dataclass(frozen=True)

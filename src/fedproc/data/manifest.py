@@ -69,9 +69,7 @@ def _check_groups(path: Path, rows: Rows, complain: Complain) -> None:
         group, side = row.get("group"), row.get("split", "")
         if group is not None and (other := side_of.setdefault(group, side)) != side and group not in told:
             told.add(group)
-            sides = (
-                "in train and in test" if side and other else f"{side or other} in some lines and undecided in others"
-            )
+            sides = "in train and in test" if side and other else f"in {side or other}, and in lines without a side"
             text = f"{path}, line {line}: group {group} is {sides}; keep it on one side"
             complain(Problem("a group on both sides", text, (row["path"],)))
 
