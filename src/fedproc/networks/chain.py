@@ -90,13 +90,12 @@ class Chain:
         with torch.no_grad():
             for place in reversed(range(len(self._layers))):
                 layer, x, y = self._layers[place], last.entered[place], last.gave[place]
-                if isinstance(layer, ConvReluPool):
-                    g = g.view(y.shape)
-                    g = cpu.conv_relu_pool_backward(
-                        x, layer.weight, g, y, _grad(layer.weight), _grad(_bias(layer)), place > 0
-                    )
-                else:
+                if isinstance(layer, Linear):
                     g = _linear_backward(layer, x, torch.ops.aten.threshold_backward(g, y, 0) if layer.relu else g)
+                    continue
+                into = (_grad(layer.weight), _grad(_bias(layer)))
+                of_x = cpu.conv_relu_pool_backward(x, layer.weight, g.view(y.shape), y, *into, needs_x=place > 0)
+                g = g if of_x is None else of_x
 
 
 def _linear_backward(layer: Linear, x: Tensor, g: Tensor) -> Tensor:
