@@ -84,6 +84,23 @@ def test_the_geometric_median_has_the_smallest_sum_of_distances() -> None:
     assert total(found) < min(total(rows.mean(axis=0)), total(np.median(rows, axis=0)), *map(total, rows))
 
 
+@pytest.mark.parametrize(
+    "rows", [[[0.0, 0.0], [10.0, -1.0], [-1.0, 10.0]], [[0.0, 0.0], [0.0, 0.0], [4.0, 1.0], [4.0, -1.0], [5.0, 0.0]]]
+)
+def test_the_geometric_median_leaves_a_client_that_it_begins_at(rows: list[list[float]]) -> None:
+    """The median of each coordinate is a client's vector in the first case, where the sum is not smallest."""
+    given = np.array(rows)
+    found = merged(made("geometric-median", iterations=300), given, start=None)
+
+    def total(points: Rows) -> Rows:
+        every: Rows = np.linalg.norm(points[:, None] - given, axis=-1).sum(axis=1)
+        return every
+
+    sides = np.linspace(-1, 6, 281)
+    grid = np.stack(np.meshgrid(sides, sides), axis=-1).reshape(-1, 2)
+    assert total(found[None])[0] <= total(grid).min() + 1e-9
+
+
 EVERY = [made(name) for name in ROBUST]
 
 

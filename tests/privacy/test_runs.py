@@ -197,9 +197,43 @@ def test_a_round_with_secure_noise_that_was_told_is_not_done_again(
         assert damaged.exists() and (tmp_path / "damaged/metrics.jsonl").read_text() == told
         with pytest.raises(RunError, match=r"round 3 of .* was not evaluated, .* take more rounds"):
             work(tmp_path / "run", 3)
+    kept = json.loads((tmp_path / "run/checkpoint/round-000003/checkpoint.json").read_text())["values"]["untold"]
     work(tmp_path / "run")
     whole = (tmp_path / "run/metrics.jsonl").read_text()
     assert whole.startswith(told) and len(whole.splitlines()) == 4
+    third = json.loads(whole.splitlines()[2])
+    del third["chain"]
+    assert third == kept["metrics.jsonl"]  # of the one time that round 3 was drawn
+
+
+@pytest.mark.parametrize("damage", ["cut", "line", "file"])
+def test_no_damage_makes_secure_noise_be_drawn_again(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """metrics.jsonl lost its last line, or all: what its checkpoint holds is put back, or the run is refused."""
+    given = {"method": "fedavg", "sample": 0.5, "epochs": 1, "eval_every": 1}
+    experiment = toy_experiment(**given, rounds=4, privacy={"noise": 1.0, "random": "secure"})
+    append, library = RunFolder.append_lines, ToyLibrary(toy_images())
+
+    def left(folder: RunFolder, said: Mapping[str, Any]) -> None:
+        append(folder, said)
+        if said["metrics.jsonl"]["round"] == 3:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "append_lines", left)
+        with pytest.raises(Killed):
+            run_all({"x": (experiment, tmp_path / "run")}, library=library)
+    path = tmp_path / "run/metrics.jsonl"
+    told = path.read_text()
+    if damage == "file":
+        path.unlink()
+        with pytest.raises(InputError, match="fewer than the 3 rounds done"):
+            run_all({"x": (experiment, tmp_path / "run")}, library=library)
+        return
+    path.write_text(told[:-40] if damage == "cut" else "".join(told.splitlines(keepends=True)[:-1]))
+    run_all({"x": (experiment, tmp_path / "run")}, library=library)
+    assert path.read_text().startswith(told) and len(path.read_text().splitlines()) == 4
 
 
 def test_a_private_round_without_answers_is_noise_alone() -> None:

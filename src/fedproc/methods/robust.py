@@ -169,7 +169,9 @@ class Iterated(Options):
 
 
 class GeometricMedian(Robust):
-    """Weiszfeld's iteration from the median of each coordinate on, until a step is shorter than a millionth."""
+    """Weiszfeld's iteration from the median of each coordinate on, until a step is shorter than a millionth; where it
+    is at a client's vector, with Vardi and Zhang's step away from it.
+    """
 
     name = "geometric-median"
     summary = "the vector with the smallest sum of distances to the clients'"
@@ -183,12 +185,15 @@ class GeometricMedian(Robust):
             least = SMALLEST * _median(distances)
             if least == 0:  # most of them are here
                 break
-            weights = [1 / max(far, least) for far in distances]
-            moved = torch.zeros_like(now)
+            weights = [1 / far if far > least else 0.0 for far in distances]
+            step = torch.zeros_like(now)  # to the weighted mean of those that are elsewhere
             for row, weight in zip(rows, weights, strict=True):
-                moved.add_(row.double(), alpha=weight / sum(weights))
-            now, before = moved, now
-            if float(length(now - before)) <= least:
+                if weight:
+                    step.add_(row.double() - now, alpha=weight / sum(weights))
+            held, pulled = weights.count(0.0), sum(weights) * float(length(step))
+            step *= 1 - min(1.0, held / pulled) if held and pulled else float(not held)
+            now = now + step
+            if float(length(step)) <= least:
                 break
         return now
 

@@ -309,7 +309,8 @@ class RunFolder:
         self._lock.check()
         confirmed = {name: [self._last(name, round_number)[1]] for name in LINES}  # one line may be ahead of it
         confirmed |= {name: [lines.checksum_after(line, self._last(name)[1])] for name, line in later.items()}
-        checkpoint.save(self._file("checkpoint"), round_number, tensors, {**values, "lines": confirmed})
+        values = {**values, "lines": confirmed, **({"untold": dict(later)} if later else {})}
+        checkpoint.save(self._file("checkpoint"), round_number, tensors, values)
         checkpoint.keep_last(self._file("checkpoint"), 2)
         return checkpoint.paths(self._file("checkpoint"))
 
@@ -320,8 +321,8 @@ class RunFolder:
 
     def resume(self, rounds: int, once: bool = False) -> Checkpoint | None:
         """The newest whole checkpoint, with the lines cut back to its round. The last of `rounds` is evaluated: where
-        it was passed without that, it is done again. `once`: what is on record must not be done again, since its noise
-        would be another; a checkpoint ahead of the record is of a round that nobody was told of.
+        it was passed without that, it is done again. `once`: no round that has a checkpoint is done again, since its
+        noise would be another; its lines, if they are not there, are taken from the checkpoint.
         """
         records = self.metrics()
         done = [record for record in records if record["round"] == rounds]
@@ -332,10 +333,12 @@ class RunFolder:
                 f"--rounds {rounds}: round {rounds} of {self.path} was not evaluated, and done again its noise would "
                 "be another; take more rounds, or --fresh starts over"
             )
-        found = self.newest_checkpoint(told if once else up_to, told)
+        found = self.newest_checkpoint(rounds if once else up_to, told)
         at = found.values.round if found else 0
         for name in LINES:
             records = [record for record in self._lines(name) if record["round"] <= at]
+            if once and found and name in found.values.untold and (records or [{"round": 0}])[-1]["round"] < at:
+                records.append(found.values.untold[name])
             if name == "metrics.jsonl" and len(records) != at:
                 with self._way_out():
                     raise InputError(f"{self._file(name)}: fewer than the {at} rounds done")

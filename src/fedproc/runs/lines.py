@@ -54,7 +54,7 @@ def rewrite(path: Path, records: Sequence[Record]) -> str:
         text, checksum = _chained(record, checksum)
         texts.append(text + "\n")
     content = "".join(texts)
-    if path.exists() and read_text(path) != content:
+    if (read_text(path) if path.exists() else "") != content:
         write_file(path, lambda temporary: temporary.write_text(content, encoding="utf-8"))
     return checksum
 

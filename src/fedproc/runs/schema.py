@@ -149,6 +149,7 @@ class CheckpointValues(Schema):
     bytes_down: int
     clients: ClientFiles
     lines: dict[str, list[str]]  # of metrics.jsonl and confusion.jsonl: the checksums that the last line may have
+    untold: dict[str, Record] = {}  # the round's lines, where they were written after the checkpoint
 
 
 class TensorPlace(Schema):

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedproc import kernels
 from fedproc.errors import InputError, MethodError
 from fedproc.experiment import Experiment
+from fedproc.given import flag
 from fedproc.kernels import cpu
 from fedproc.lanes import Executor, Job, LaneError, Outcome, choose, resolve_precision, using_precision
 from fedproc.lanes.stacked import StackedExecutor
@@ -140,7 +141,13 @@ def run_all(
 
 def promised(sessions: Sequence[Session]) -> list[str]:
     """What private runs promise, before they begin; the same words once."""
-    return list(dict.fromkeys(line for s in sessions if s.plan.privacy is not None for line in s.plan.privacy.words()))
+    said = []
+    for session in sessions:
+        if session.plan.privacy is not None:
+            given = {name: getattr(session.experiment, name) for name in ("start_from", "encoder_weights")}
+            said += session.plan.privacy.words()
+            said += [f"privacy: {flag(name)} {path} counts as public" for name, path in given.items() if path]
+    return list(dict.fromkeys(said))
 
 
 def said_of_kept(labels: Sequence[str]) -> list[str]:
