@@ -9,8 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
-from fedproc.cli.parser import add_experiment_flags, add_workers, whole_numbers
+from fedproc.cli.parser import add_experiment_flags
 from fedproc.cli.run import add_out, beside, gathered, watching, write_sites
+from fedproc.cli.sharing import add_workers, whole_numbers
 from fedproc.cli.strict import Parser
 from fedproc.cli.tables import print_table
 from fedproc.comparison.compare import Comparison, compare, sites_of
