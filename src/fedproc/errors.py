@@ -48,7 +48,11 @@ class InputError(_Worded, ValueError):
 
 
 class RunError(_Worded, RuntimeError):
-    """The work itself failed (disk, network, divergence). Exit code 1."""
+    """The work itself failed (disk, network, divergence). Exit code 1. Where a person's own code failed, `trace` is the
+    traceback into it, as text, if it is known.
+    """
+
+    trace = ""
 
 
 class Diverged(RunError):
@@ -76,7 +80,8 @@ class MethodError(RunError):
 class Failed(RunError):
     """A run that a person's own code ended."""
 
-    def __init__(self, round_number: int, reason: str) -> None:
+    def __init__(self, round_number: int, reason: str, trace: str = "") -> None:
         self.round = round_number
         self.reason = reason
+        self.trace = trace
         super().__init__(f"failed in round {round_number}: {reason}")

@@ -64,3 +64,34 @@ def test_easgd_by_hand() -> None:
     # the server goes from 1.25 half of the way to 1.6875.
     assert [p[0] for p in world.path] == pytest.approx([1.25, 1.46875])
     assert world.client_state(0, "own") == pytest.approx([0.4375])
+
+
+BAD = """from fedproc.methods.fedavg import FedAvg
+
+
+def second(sizes):
+    return sizes[9]
+
+
+class Bad(FedAvg):
+    name = "bad"
+
+    def logits(self, batch, local):
+        return super().logits(batch, local) * second((1, 2))
+"""
+
+
+def test_what_an_own_file_raises_is_said_once_with_its_line(own: Path, tmp_path: Path) -> None:
+    plugin = tmp_path / "badplug.py"
+    plugin.write_text(BAD)
+    flags = ["--data", own, "--clients", "3", "--rounds", "2", "--epochs", "1", "--image-size", "20"]
+    done = fedproc("run", "--plugin", plugin, "--method", "bad", *flags, "--out", tmp_path / "run")
+    said = done.stdout + done.stderr
+    assert done.returncode == 1 and said.count("IndexError") == 1 and "Traceback" not in said
+    assert "IndexError: tuple index out of range (badplug.py, line 5)" in done.stderr
+    written = (tmp_path / "run" / "result.json").read_text()
+    assert "(badplug.py, line 5)" in written and str(tmp_path) not in written
+    words = ["compare", "--plugin", plugin, "--methods", "fedavg", "bad", "--seeds", "0", "1", *flags]
+    done = fedproc("--debug", *words, "--out", tmp_path / "cmp")
+    assert f'File "{plugin}", line 5, in second' in done.stderr and "return sizes[9]" in done.stderr
+    assert done.stderr.count("IndexError") == 2  # raised, and named after its hook

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from matplotlib.figure import Figure
 
 import fedproc
 from fedproc import Comparison, Experiment, InputError, Run, Watched, Watcher, compare, load_model, open_run, run
+from fedproc.whereabouts import place
 
 METHOD = """
 from fedproc.methods.fedavg import FedAvg
@@ -100,6 +103,52 @@ def test_an_error_of_an_own_method_ends_its_run_in_words(toy: dict[str, Any]) ->
     done = run(Experiment(method=space["Scaled"], **toy), progress=False)
     assert done.status == "failed" and "hook `loss`" in done.result["reason"] and math.isnan(done.accuracy)
     assert "ZeroDivisionError" in str(done.table()) and "failed" in repr(done)
+
+
+HELPER = """
+def second(sizes):
+    return sizes[9]
+"""
+
+
+def failing() -> Any:
+    """A class whose helper raises in its third line."""
+    return cell(HELPER + METHOD.replace("* self.options.factor", "+ second((1, 2))"))["Scaled"]
+
+
+def test_an_error_of_an_own_helper_names_file_and_line(toy: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
+    done = run(Experiment(method=failing(), **toy))
+    reason = done.result["reason"]
+    assert re.search(r"hook `loss`: IndexError: tuple index out of range \([0-9a-f]{12}\.py, line 3\)$", reason)
+    assert capfd.readouterr().err.count("IndexError") == 1
+
+
+def test_a_cell_is_named_as_the_notebook_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ZeroDivisionError) as caught:
+        cell("1 // 0")
+    named = SimpleNamespace(format_code_name=lambda file: ("Cell", "In[3]") if "/cells/" in file else None)
+    shell = SimpleNamespace(compile=named)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[arg-type]
+    assert place(caught.value) == "Cell In[3], line 1"
+
+
+def test_a_comparison_says_why_runs_failed(toy: dict[str, Any]) -> None:
+    done = compare(["fedavg", failing()], [0, 1], progress=False, **toy)
+    for text in (repr(done), str(done.table()), done._repr_html_()):
+        assert text.count("IndexError: tuple index out of range") == 1 and "scaled, seeds 0, 1: failed in" in text
+    with pytest.raises(InputError, match=r"(?s)in common with fedavg: runs ended early .*IndexError") as refused:
+        done.differences()
+    assert "more seeds" not in str(refused.value)
+    assert [each.status for each in done.rows[1].ended] == ["failed"] * 2  # type: ignore[attr-defined]
+    alone = compare([failing()], [0], progress=False, **toy)
+    frame = alone.to_frame()
+    assert list(frame.index.names) == ["label", "seed"] and "final_accuracy" in frame and not len(frame)
+
+
+def test_a_frame_of_a_run_without_a_round(toy: dict[str, Any]) -> None:
+    frame = run(Experiment(method=failing(), **toy), progress=False).to_frame()
+    assert frame.index.name == "round" and list(frame) == ["train_loss", "test_accuracy", "test_loss"]
+    assert not len(frame)
 
 
 @pytest.mark.parametrize(
@@ -231,6 +280,40 @@ def test_a_watcher_is_told_of_every_round(toy: dict[str, Any], capfd: pytest.Cap
     run(Experiment(method="fedavg", **toy))
     out, err = capfd.readouterr()
     assert out == "" and "fedavg  round 2/2  accuracy" in err
+
+
+def documented() -> Any:
+    """The watcher that docs/notebooks.md shows."""
+    page = (Path(__file__).parents[2] / "docs" / "notebooks.md").read_text()
+    (shown,) = re.findall(r"```python\n(class Best.*?)\n\nfedproc\.run", page, re.DOTALL)
+    space: dict[str, Any] = {"fedproc": fedproc}
+    exec(shown, space)
+    return space["Best"]()
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_the_documented_watcher_survives_workers_and_failures(
+    workers: int, toy: dict[str, Any], tmp_path: Path
+) -> None:
+    best = documented()
+    done = compare(["fedavg", failing()], [0], tmp_path, workers=workers, watcher=best, progress=False, **toy)
+    assert done.rows[1].failed == [0]
+    seen = [(each["test_accuracy"], each["round"]) for each in done.rows[0].runs[0].metrics]
+    assert best.seen == max(seen)
+
+
+class Ended(Watcher):
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def update(self, run: Watched) -> None:
+        self.told.append(str(run.ended))
+
+
+def test_a_watcher_is_told_once_of_a_run_that_ends(toy: dict[str, Any]) -> None:
+    watcher = Ended()
+    run(Experiment(method=failing(), **toy), watcher=watcher, progress=False)
+    assert len(watcher.told) == 1 and "IndexError" in watcher.told[0]
 
 
 def test_pixels_of_the_test_set_are_classified_as_in_training(own: tuple[Run, dict[str, Any]]) -> None:

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import SMALL
+from conftest import SMALL, change_config
 
 from fedproc.cli.commands import execute
 from fedproc.report.origins import marked, of_rows, of_runs
@@ -70,6 +70,22 @@ def test_page_tables_and_terminal_mark_what_is_not_clean(
     for kind in ("md", "tex"):
         assert rows in (out / "tables" / f"setting-0-accuracy.{kind}").read_text(encoding="utf-8").replace("%", "")
     assert (out / "tables" / "runs.csv").read_text(encoding="utf-8").count("bbbbbbb (changed tree)") == 2
+
+
+def test_the_page_says_which_code_is_in_no_commit(compared: Path, tmp_path: Path) -> None:
+    shutil.copytree(compared, tmp_path / "cmp")
+    put(tmp_path / "cmp", **CLEAN)
+    for path in (tmp_path / "cmp" / "fedproc").rglob("config.json"):
+        change_config(path, plugin_sha256="e" * 64)
+    for path in (tmp_path / "cmp").rglob("config.json"):
+        change_config(path, network="__main__:Mine", network_sha256="f" * 64)
+    assert execute(["report", str(tmp_path / "cmp"), "--out", str(tmp_path / "page")]) == 0
+    head, *_, row = re.findall(r'<p class="note">(Sources[^<]*)</p>', (tmp_path / "page" / "index.html").read_text())
+    method = f"row `fedproc`: a method of one&#x27;s own, by source hash {'e' * 12};"
+    encoder = f"row `fedavg`: an encoder of one&#x27;s own, by source hash {'f' * 12};"
+    for text in (head, row):
+        assert "In no commit of fedproc: " in text and method in text and encoder in text
+    assert "4 of 4 runs are of clean commits" in head
 
 
 def test_a_comparison_says_that_its_runs_are_of_different_sources(

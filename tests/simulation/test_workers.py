@@ -26,7 +26,7 @@ from fedproc.lanes import Share, choose
 from fedproc.simulation.interrupt import Interrupt
 from fedproc.simulation.place import Place
 from fedproc.simulation.preparation import Library
-from fedproc.simulation.watching import Nobody, Watched
+from fedproc.simulation.watching import Everybody, Nobody, Watched
 from fedproc.simulation.workers import mps, supervisor
 from fedproc.simulation.workers.choice import Choice, on_cpu, on_gpus, parsed
 from fedproc.simulation.workers.grouping import Group, Work, estimated, grouped, groups_on_cpu, left
@@ -258,6 +258,8 @@ class Seen(Nobody):
         self.updates.append((run.label, len(run.records), list(run.notes)))
         run.notes.clear()
 
+    noted = update  # as those who show runs have it
+
 
 def supervised(scripts: list[tuple[list[Message], bool]], watcher: Any, count: int = 1) -> tuple[Supervisor, list[Any]]:
     hired: list[Scripted] = []
@@ -286,6 +288,25 @@ def test_what_a_dead_worker_leaves_is_taken_over() -> None:
     assert [worker.orders for worker in hired] == [[{"group": 0}], [{"group": 0}]]
     assert ("a", 1, ["worker 0 was ended by SIGKILL"]) in seen.updates and seen.updates[-1] == ("b", 4, [])
     assert hired[1].released and not hired[1].stopped
+
+
+class Plain(Nobody):
+    """As a person writes a watcher."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int]] = []
+
+    def update(self, run: Watched) -> None:
+        self.told.append((run.label, run.records[-1]["round"]))
+
+
+def test_those_who_show_nothing_are_told_of_rounds_alone() -> None:
+    watcher = Plain()
+    ahead = {**AGAIN, "runs": {"a": state("a", 1), "b": state("b", 1, 2)}}  # the dead one did not tell of that round
+    rest = [{"event": "update", **state("a", 2, 3, 4, over=True)}, {"event": "update", **state("b", 3, 4, over=True)}]
+    made, _ = supervised([([BEGUN, *ROUND_ONE], True), ([ahead, *rest, DONE], False)], Everybody([watcher]))
+    made.work([Group(0, ["a", "b"])])
+    assert watcher.told == [("a", 1), ("b", 1), ("b", 2), ("a", 4), ("b", 4)]
 
 
 def test_a_group_in_which_workers_die_again_and_again_is_given_up_and_the_others_are_not(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -134,9 +135,10 @@ def test_the_command(space: Path, pictures: Path, tmp_path: Path, capsys: pytest
     words = ["sweep", str(space), "--methods", "fedavg", "--trials", "2", "--promote", "1:2:101", "--rounds", "1"]
     flags = [word for name, value in GIVEN.items() for word in (flag(name), str(value))]
     flags += ["--search", "tpe", "--batch", "1"]
-    assert execute([*words, *flags, "--data", str(pictures), "--out", str(tmp_path / "out")]) == 0
+    assert execute([*words, *flags, "--data", str(pictures), "--out", str(tmp_path / "its folder")]) == 0
     shown = capsys.readouterr().out
-    assert "which option mattered" in shown and "fedproc compare --variants winners.toml" in shown
+    winners = shlex.quote(str(tmp_path / "its folder" / "winners.toml"))
+    assert "which option mattered" in shown and f"fedproc compare --variants {winners} " in shown
     with pytest.raises(InputError, match="promote 1:2: expected K:ROUNDS:SEED,SEED"):
         execute([*words[:6], "--promote", "1:2"])
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedproc.errors import Diverged
+from fedproc.errors import Diverged, Failed
 from fedproc.watchers.console import Display
 from fedproc.watchers.line import NotebookLine, Text, in_notebook
 from fedproc.watchers.progress import Pace, line
@@ -27,7 +27,7 @@ class Toy:
     notes: list[str] = field(default_factory=list)
     evaluated_on: str = "test"
     result: dict[str, Any] | None = None
-    ended: Diverged | None = None
+    ended: Diverged | Failed | None = None
     path: Path | None = None
 
     def train(self, count: int = 1) -> Toy:
@@ -148,6 +148,33 @@ def test_what_ends_a_run_is_said_at_once_and_once(clock: Clock) -> None:
     for _ in range(2):
         display.update(runs[0])
     assert written.getvalue().splitlines() == ["about", "a  round 0/5  diverged in round 1"]
+
+
+@pytest.mark.parametrize("reasons", [True, False])
+def test_why_a_run_by_itself_failed_is_said_once_or_left_to_others(reasons: bool, clock: Clock) -> None:
+    written = io.StringIO()
+    display, run = Display(Console(file=written, width=100), clock, reasons=reasons), Toy("a", 5)
+    display.begin([run], "about", [])
+    run.ended = Failed(1, "IndexError (plug.py, line 3)")
+    display.update(run)
+    display.end()
+    why = ": IndexError (plug.py, line 3)" if reasons else ""
+    assert written.getvalue().splitlines() == ["about", f"a  round 0/5  failed in round 1{why}"]
+
+
+def test_a_notebooks_text_says_what_ended_runs_the_same_words_once() -> None:
+    texts: list[str] = []
+    watcher = NotebookLine(lambda text: lambda again: texts.append(repr(again)))
+    runs = [Toy("a", 2), *(Toy(f"bad/{n}", 2) for n in range(6))]
+    watcher.begin(runs, "about", [])
+    watcher.update(runs[0].train())
+    for run in runs[1:]:
+        run.ended = Failed(1, "IndexError (plug.py, line 3)")
+        watcher.update(run)
+    assert "bad/0, bad/1, bad/2, bad/3 and 2 more: failed in round 1: IndexError" in texts[-1]  # at once
+    watcher.update(runs[0].train())
+    watcher.end()
+    assert texts[-1].count("IndexError (plug.py, line 3)") == 1 and texts[-1].endswith("accuracy 2.00 %")
 
 
 def test_bars_on_a_terminal_say_what_is_left_of_all(clock: Clock) -> None:

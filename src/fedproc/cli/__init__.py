@@ -40,7 +40,7 @@ def main(words: list[str] | None = None) -> int:
         return 1
     except Exception as error:
         if debug:
-            traceback.print_exc()
+            sys.stderr.write(getattr(error, "trace", "") or traceback.format_exc())
         code, text = told(error)
         return _complain(text, code)
 

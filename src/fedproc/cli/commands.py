@@ -31,7 +31,8 @@ COMMANDS = {
         "export": "write a trained model for use elsewhere",
     },
 }
-WITH_METHODS = ("run", "compare", "sweep", "data", "federate")  # whose flags include the options of methods
+WITH_METHODS = ("run", "compare", "sweep")  # whose flags include the options of methods
+OF_PARTS = ("data", "federate")  # of whose parts some do
 
 
 class _Versions(argparse.Action):
@@ -60,8 +61,12 @@ def build_parser(plugins: Sequence[Path] = (), only: str | None = None) -> Parse
             from fedproc.methods.plugin import all_methods
 
             import_module(f"fedproc.cli.{module}").add(commands, all_methods(plugins))
+        elif module in OF_PARTS:
+            import_module(f"fedproc.cli.{module}").add(commands, plugins)
         else:
             import_module(f"fedproc.cli.{module}").add(commands)
+    if only is None:
+        parser._parsers()  # fills them all
     return parser
 
 

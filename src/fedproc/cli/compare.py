@@ -9,8 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
-from fedproc.cli.parser import add_experiment_flags, add_workers, whole_numbers
+from fedproc.cli.parser import add_experiment_flags
 from fedproc.cli.run import add_out, beside, gathered, watching, write_sites
+from fedproc.cli.sharing import add_workers, whole_numbers
 from fedproc.cli.strict import Parser
 from fedproc.cli.tables import print_table
 from fedproc.comparison.compare import Comparison, compare, sites_of
@@ -102,10 +103,20 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
             console.print(f"{each.path}: {note}", highlight=False)
     drawn = ", curves.png and differences.png" if (parsed.out / "differences.png").exists() else " and curves.png"
     console.print(f"runs, comparison.json{drawn} are in {parsed.out}", highlight=False)
-    failed = [f"{row.label}, seed {seed}" for row in done.rows for seed in row.failed]
-    if failed:
-        raise RunError(f"failed: {'; '.join(failed)}; the reason is in each run's result.json")
+    if any(row.failed for row in done.rows):
+        raise _failure(done)
     return 0
+
+
+def _failure(done: Comparison) -> RunError:
+    """Which runs failed. Why stands in their folders; of those that have none, it is said here."""
+    failed = [(row.label, run) for row in done.rows for run in row.ended if run.seed in row.failed]
+    named = [f"{label}, seed {run.seed}" for label, run in failed]
+    homeless = dict.fromkeys(str(run.result["reason"]) for _, run in failed if run.path is None)
+    where = ["the reason is in each run's result.json"] if any(run.path for _, run in failed) else []
+    error = RunError("; ".join([f"failed: {'; '.join(named)}", *homeless, *where]))
+    error.trace = "\n".join(dict.fromkeys(run.trace for _, run in failed if isinstance(run, Run) and run.trace))
+    return error
 
 
 def _say_sources(done: Comparison, console: Console) -> None:

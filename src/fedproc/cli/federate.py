@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
-from fedproc.beside import FINE_TUNING_EPOCHS
-from fedproc.cli.parser import add_experiment_flags, given
 from fedproc.cli.strict import Parser
-from fedproc.cli.tables import print_table
-from fedproc.comparison.overrides import merged, read_toml
-from fedproc.comparison.sites import compared, site_rows
-from fedproc.data import FEDERATION
-from fedproc.data.names import normal
 from fedproc.errors import Diverged, Failed, InputError
-from fedproc.experiment import Experiment
 from fedproc.federate.names import require_nvflare
-from fedproc.methods.method import Method
-from fedproc.report.sites import site_table
-from fedproc.runs.result import promise_kept
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 NOT_HERE = (
     "data", "data_dir", "predictions", "clients", "partition", "beta", "classes_per_client", "partition_file",
@@ -32,12 +22,12 @@ NOT_HERE = (
 )  # fmt: skip
 
 
-def add(commands: Any, methods: Mapping[str, type[Method]]) -> None:
+def add(commands: Any, plugins: Sequence[Path]) -> None:
     parser: Parser = commands.add_parser("federate")
     parts = parser.add_subparsers(metavar="PART", required=True, parser_class=Parser)
     _add_kits(parts)
     _add_processes(parts)
-    _add_start(parts, methods)
+    _add_start(parts, plugins)
 
 
 def _add_kits(parts: Any) -> None:
@@ -75,8 +65,12 @@ def _add_processes(parts: Any) -> None:
     site.set_defaults(command=_site)
 
 
-def _add_start(parts: Any, methods: Mapping[str, type[Method]]) -> None:
-    start = parts.add_parser("start", help="start a run and see it to its end; again, it attaches to it")
+def _fill_start(start: Parser, plugins: Sequence[Path]) -> None:
+    """The flags of `start`, which are all that take long to load."""
+    from fedproc.beside import FINE_TUNING_EPOCHS
+    from fedproc.cli.parser import add_experiment_flags
+    from fedproc.methods.plugin import all_methods
+
     start.add_argument("kit", type=Path, help="the administrator's start-up kit")
     group = start.add_argument_group("federation")
     group.add_argument("--out", type=Path, default=Path("runs/federation"), help="folder; default: runs/federation")
@@ -95,8 +89,13 @@ def _add_start(parts: Any, methods: Mapping[str, type[Method]]) -> None:
     )  # fmt: skip
     group.add_argument("--page", metavar="[HOST:]PORT", help="also show the run on a web page; HOST: 127.0.0.1")
     group.add_argument("--open", action="store_true", help="open that page in a browser")
-    add_experiment_flags(start, without=NOT_HERE, methods=methods)
+    add_experiment_flags(start, without=NOT_HERE, methods=all_methods(plugins))
     start.set_defaults(command=_start)
+
+
+def _add_start(parts: Any, plugins: Sequence[Path]) -> None:
+    words = "start a run and see it to its end; again, it attaches to it"
+    parts.add_parser("start", help=words, fill=lambda start: _fill_start(start, plugins))
     status = parts.add_parser("status", help="show the server, its sites and the run under way")
     status.add_argument("kit", type=Path, help="the administrator's start-up kit")
     status.add_argument("--page", metavar="[HOST:]PORT", help="show it on a web page until interrupted")
@@ -221,6 +220,11 @@ def _printer(console: Console) -> Any:
 
 def _start(parsed: argparse.Namespace, console: Console) -> int:
     require_nvflare()
+    from fedproc.cli.parser import given
+    from fedproc.comparison.overrides import merged, read_toml
+    from fedproc.data import FEDERATION
+    from fedproc.data.names import normal
+    from fedproc.experiment import Experiment
     from fedproc.federate import kits, watching
     from fedproc.federate.segment import Options
     from fedproc.federate.supervisor import Supervisor
@@ -267,6 +271,11 @@ def _start(parsed: argparse.Namespace, console: Console) -> int:
 
 def _show_result(console: Console, out: Path, result: dict[str, Any]) -> int:
     """The end of a run: each site's gain, and where everything lies."""
+    from fedproc.cli.tables import print_table
+    from fedproc.comparison.sites import compared, site_rows
+    from fedproc.report.sites import site_table
+    from fedproc.runs.result import promise_kept
+
     if result["status"] != "finished":
         kind = Diverged if result["status"] == "diverged" else Failed
         raise kind(result["round"], result["reason"])

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import Console
 
-from fedproc.data import FOLDER, SOURCES
-from fedproc.methods import FAMILIES, METHODS
-from fedproc.networks import NETWORKS
-from fedproc.presets import PRESETS
-
-THINGS: dict[str, dict[str, str]] = {
-    "methods": {name: method.summary for name, method in METHODS.items()},
-    "data": {**{name: source.summary for name, source in SOURCES.items()}, "./folder": FOLDER.summary},
-    "networks": NETWORKS,
-    "presets": {name: summary for name, (summary, _) in PRESETS.items()},
-}
+THINGS = ("methods", "data", "networks", "presets")
 
 
 def add(commands: Any) -> None:
@@ -29,8 +18,11 @@ def add(commands: Any) -> None:
 
 
 def command(parsed: argparse.Namespace, console: Console) -> int:
+    from rich.table import Table  # here: help needs none of it
+    from rich.text import Text
+
     table = Table.grid(padding=(0, 2))
-    things = THINGS[parsed.things]
+    things = _summaries(parsed.things)
     groups = _families() if parsed.things == "methods" else {"": list(things)}
     for title, names in groups.items():
         if title:
@@ -41,8 +33,27 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     return 0
 
 
+def _summaries(things: str) -> dict[str, str]:
+    """What there is of a kind, each with what it is."""
+    from fedproc.data import FOLDER, SOURCES
+    from fedproc.methods import METHODS
+    from fedproc.networks import NETWORKS
+    from fedproc.presets import PRESETS
+
+    match things:
+        case "methods":
+            return {name: method.summary for name, method in METHODS.items()}
+        case "data":
+            return {**{name: source.summary for name, source in SOURCES.items()}, "./folder": FOLDER.summary}
+        case "networks":
+            return NETWORKS
+    return {name: summary for name, (summary, _) in PRESETS.items()}
+
+
 def _families() -> dict[str, list[str]]:
     """The methods' names by family."""
+    from fedproc.methods import FAMILIES, METHODS
+
     return {
         family: [name for name, method in METHODS.items() if method.family == family] for family in FAMILIES
     }  # fmt: skip

@@ -6,19 +6,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-
-from fedproc.cli.parser import add_workers, whole_numbers
+from fedproc.cli.sharing import add_workers, whole_numbers
 from fedproc.cli.strict import Parser
-from fedproc.cli.tables import print_table
 from fedproc.errors import InputError, with_flags
 from fedproc.paper.exhibits import EXHIBITS, SCALES
-from fedproc.runs.lock import expect_folder
-from fedproc.simulation.workers.choice import parsed as parsed_workers
-from fedproc.watchers.console import Display
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
     from fedproc.reproduction.exhibits import Request
 
 NAMED = 4
@@ -57,8 +53,12 @@ def add(commands: Any) -> None:
 
 
 def command(parsed: argparse.Namespace, console: Console) -> int:
+    from fedproc.cli.tables import print_table  # all of these here: help needs none of them
     from fedproc.paper.identity import index
-    from fedproc.reproduction.exhibits import Request, TooLittleDone, reproduce  # matplotlib takes a while to import
+    from fedproc.reproduction.exhibits import Request, TooLittleDone, reproduce
+    from fedproc.runs.lock import expect_folder
+    from fedproc.simulation.workers.choice import parsed as parsed_workers
+    from fedproc.watchers.console import Display
 
     workers = parsed_workers(parsed.workers, parsed.cluster, parsed.shared_lock)
     scale = SCALES[parsed.scale]
@@ -96,6 +96,8 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
 
 def listed(requests: list[Request]) -> Table:
     """What each exhibit is, its number in the paper, what it costs at this scale, and what is done of it."""
+    from rich.table import Table
+
     table = Table()
     for name in ("name", "paper", "what", "runs", "million samples", "done"):
         table.add_column(name, justify="right" if name in ("runs", "million samples", "done") else "left")

@@ -5,21 +5,15 @@ from __future__ import annotations
 import argparse
 import csv
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from rich.console import Console
-from rich.progress import Progress
-
-from fedproc.cells import safe_cell
 from fedproc.cli.strict import Parser
-from fedproc.data.names import readable
-from fedproc.data.pictures import EXTENSIONS, Picture, concurrently, tried
 from fedproc.errors import InputError, RunError, meant, with_flags
-from fedproc.files import kind_of, write_file
-from fedproc.runs.folder import client_model
-from fedproc.runs.model import CHUNK, Model, Prediction, export_onnx, load_model
-from fedproc.runs.schema import PartitionFile, read
+
+if TYPE_CHECKING:  # at run time in the functions below: help needs none of it
+    from rich.console import Console
+
+    from fedproc.runs.model import Model, Prediction
 
 
 def add(commands: Any) -> None:
@@ -41,6 +35,9 @@ def add(commands: Any) -> None:
 
 
 def _model(parsed: argparse.Namespace) -> Model:
+    from fedproc.runs.folder import client_model
+    from fedproc.runs.model import load_model
+
     name = "averaged.safetensors" if parsed.averaged else "model.safetensors"
     if parsed.client is not None:
         name = client_model(_number(parsed.run, parsed.client))
@@ -49,6 +46,8 @@ def _model(parsed: argparse.Namespace) -> Model:
 
 def _number(run: Path, client: str) -> int:
     """Of a client by its number or, where clients are sites, by its name."""
+    from fedproc.runs.schema import PartitionFile, read
+
     held = read(run / "partition.json", PartitionFile) if run.is_dir() else None
     names = held.client_names if held is not None else []
     if client in names:
@@ -61,6 +60,13 @@ def _number(run: Path, client: str) -> int:
 
 
 def predict_command(parsed: argparse.Namespace, console: Console) -> int:
+    from rich.progress import Progress
+
+    from fedproc.cells import safe_cell
+    from fedproc.data.names import readable
+    from fedproc.files import kind_of, write_file
+    from fedproc.runs.model import CHUNK
+
     if (what := kind_of(parsed.out)) is not None:
         raise InputError(f"--out {parsed.out}: {what}, which is not replaced; expected the name of a CSV file")
     model = _model(parsed)
@@ -91,6 +97,10 @@ def predict_command(parsed: argparse.Namespace, console: Console) -> int:
 
 def _classified(model: Model, paths: list[Path]) -> list[Prediction | InputError]:
     """What each image is, or what is wrong with its file."""
+    import numpy as np
+
+    from fedproc.data.pictures import Picture, concurrently, tried
+
     pixels = concurrently(lambda path: tried(lambda: model.pixels(Picture.at(path))), paths)
     readable = [each for each in pixels if not isinstance(each, InputError)]
     classes = iter(model.predict(np.stack(readable)) if readable else [])
@@ -98,12 +108,16 @@ def _classified(model: Model, paths: list[Path]) -> list[Prediction | InputError
 
 
 def _fields(found: Prediction | InputError) -> list[str]:
+    from fedproc.data.names import readable
+
     if isinstance(found, InputError):
         return ["", "", "", readable(str(found))]
     return [found.label, f"{found.probability:.6f}", found.prototype_label or "", ""]
 
 
 def _images(given: Path) -> list[Path]:
+    from fedproc.data.pictures import EXTENSIONS
+
     if given.is_dir():
         found = sorted(
             p for p in given.rglob("*") if p.suffix.lower() in EXTENSIONS and p.is_file() and p.name[0] != "."
@@ -118,6 +132,9 @@ def _images(given: Path) -> list[Path]:
 
 
 def export_command(parsed: argparse.Namespace, console: Console) -> int:
+    from fedproc.files import write_file
+    from fedproc.runs.model import export_onnx
+
     model = _model(parsed)
     out = parsed.out or (parsed.run.parent if parsed.run.is_file() else parsed.run) / "model.onnx"
     differences = []

@@ -65,10 +65,10 @@ def add_out(parser: Parser, default: str) -> None:
     group.add_argument("--config", type=Path, help="TOML file with the same names as the flags")
 
 
-def watching(parsed: argparse.Namespace, console: Console) -> tuple[Everybody, list[Tracker]]:
-    """The display with the trackers that were requested, and these."""
+def watching(parsed: argparse.Namespace, console: Console, reasons: bool = True) -> tuple[Everybody, list[Tracker]]:
+    """The display with the trackers that were requested, and these. `reasons`: whether it says why runs failed."""
     tracking = trackers(parsed.log, parsed.out)
-    return Everybody([Display(console), *tracking]), tracking
+    return Everybody([Display(console, reasons=reasons), *tracking]), tracking
 
 
 def beside(parsed: argparse.Namespace) -> Beside:
@@ -95,12 +95,12 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     experiment = Experiment(**values)
     expect_effect(values, [experiment])
     wanted.expect_sites([experiment])
-    watcher, tracking = watching(parsed, console)
+    watcher, tracking = watching(parsed, console, reasons=False)  # the end of the command says it
     done = run(experiment, parsed.out, fresh=parsed.fresh, watcher=watcher, interrupt=parsed.interrupt)
     finish(tracking, [done])
     if done.result["status"] != "finished":
-        kind = Diverged if done.result["status"] == "diverged" else Failed
-        raise kind(done.result["round"], done.result["reason"])
+        at, why = done.result["round"], done.result["reason"]
+        raise Diverged(at, why) if done.result["status"] == "diverged" else Failed(at, why, done.trace)
     _show(done, parsed.out, console)
     if asked := asked_beside([done], wanted):
         console.print("for comparison: each site by itself (--no-alone and --fine-tune 0 leave it out)")

@@ -15,9 +15,12 @@ from fedproc.errors import InputError, meant, suggestion
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises errors of one sentence; takes no abbreviations."""
+    """Raises errors of one sentence; takes no abbreviations. `fill` adds its flags once they are needed, where those
+    take long to load.
+    """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, fill: Callable[[Parser], object] | None = None, **kwargs: Any) -> None:
+        self._fill = fill
         kwargs.setdefault("allow_abbrev", False)
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(*args, **kwargs)
@@ -28,10 +31,22 @@ class Parser(argparse.ArgumentParser):
             words += meant(found[1], re.findall(r"[\w.+-]+", found[2]))
         raise InputError(words.replace("expected one argument", "expected a value after it"))
 
+    def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
+        self.filled()
+        return super().parse_known_args(*args, **kwargs)
+
+    def filled(self) -> Parser:
+        """This parser, with all of its flags."""
+        fill, self._fill = self._fill, None
+        if fill is not None:
+            fill(self)
+        return self
+
     def parse_strictly(self, words: list[str], whole: Callable[[], Parser]) -> argparse.Namespace:
         """Like parse_args, but names the first word it does not understand and suggests a flag, of any command that the
         whole parser has.
         """
+        parsed: argparse.Namespace
         parsed, rest = self.parse_known_args(words)
         if rest:
             word = rest[0].partition("=")[0]
@@ -43,7 +58,8 @@ class Parser(argparse.ArgumentParser):
         return parsed
 
     def _parsers(self) -> list[argparse.ArgumentParser]:
-        found: list[argparse.ArgumentParser] = [self]
+        """This one and all below, with all of their flags."""
+        found: list[argparse.ArgumentParser] = [self.filled()]
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
                 for child in action.choices.values():

@@ -9,8 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
-from fedproc.cli.parser import add_experiment_flags, add_workers, whole_numbers
+from fedproc.cli.parser import add_experiment_flags
 from fedproc.cli.run import gathered
+from fedproc.cli.sharing import add_workers, whole_numbers
 from fedproc.cli.strict import Parser
 from fedproc.cli.tables import print_table
 from fedproc.comparison.overrides import read_variants
@@ -107,7 +108,7 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
         workers=parsed_workers(parsed.workers, parsed.cluster, parsed.shared_lock),
         **values,
     )
-    from fedproc.sweep.outcome import compare_command, options, ranking
+    from fedproc.sweep.outcome import WINNERS, compare_command, options, ranking
 
     print_table(console, ranking(done))
     if any(row.domains for row in done.plan.rows):
@@ -116,7 +117,7 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
     for label, count in short.items():
         console.print(f"{label}: {count} trials are all that its space holds", highlight=False)
     console.print(f"ranking.json, options.png and winners.toml are in {parsed.out}; the test of the winners:")
-    console.print(f"    {compare_command(done.plan)}", highlight=False, soft_wrap=True)
+    console.print(f"    {compare_command(done.plan, parsed.out / WINNERS)}", highlight=False, soft_wrap=True)
     without = [label for label, trials in done.rows.items() if winner(trials) is None]
     if without:
         raise RunError(f"no trial finished: {', '.join(without)}; the reasons are in the runs' result.json")

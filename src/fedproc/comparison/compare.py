@@ -61,12 +61,15 @@ class Seeded(Protocol):
 
 @dataclass(frozen=True)
 class Row:
-    """A method or variant: its finished runs, in the order of the seeds, and the seeds that diverged or failed."""
+    """A method or variant: its finished runs, in the order of the seeds, the seeds that diverged or failed, and these
+    runs.
+    """
 
     label: str
     runs: Sequence[Seeded]
     diverged: list[int]
     failed: list[int] = field(default_factory=list)
+    ended: Sequence[Seeded] = ()
 
     @classmethod
     def of(cls, label: str, over: Iterable[Seeded]) -> Row:
@@ -76,8 +79,18 @@ class Row:
             status: [run for run in ordered if run.result["status"] == status]
             for status in ("finished", "diverged", "failed")
         }
-        ended = ([run.seed for run in by_status[status]] for status in ("diverged", "failed"))
-        return cls(label, by_status["finished"], *ended)
+        diverged, failed = by_status["diverged"], by_status["failed"]
+        seeds = [[run.seed for run in runs] for runs in (diverged, failed)]
+        return cls(label, by_status["finished"], seeds[0], seeds[1], [*diverged, *failed])
+
+    @property
+    def reasons(self) -> dict[str, list[int]]:
+        """What ended runs early, each in words with the seeds that it ended."""
+        found: dict[str, list[int]] = {}
+        for run in self.ended:
+            result = run.result
+            found.setdefault(f"{result['status']} in round {result['round']}: {result['reason']}", []).append(run.seed)
+        return found
 
     @property
     def method(self) -> str:

@@ -16,6 +16,7 @@ from fedproc.methods.method import Method
 from fedproc.protocol.guard import Shapes
 from fedproc.protocol.payload import Tensors
 from fedproc.protocol.weights import NAMES, Weights
+from fedproc.whereabouts import in_words
 
 RESERVED = frozenset({*NAMES, "losses", "class_means", "class_counts", "class_covariances"})
 FAR = 1e15  # values up to which a result that is not finite is the method's doing, and no divergence
@@ -94,7 +95,7 @@ class _Naming:
             return
         if isinstance(error, MethodError) and error.source is self._checked:
             return
-        reason = error.reason if isinstance(error, MethodError) else f"{type(error).__name__}: {error}"
+        reason = error.reason if isinstance(error, MethodError) else in_words(error)
         raise MethodError(self._checked.method.name, self._hook, reason, self._checked) from error
 
 

@@ -17,6 +17,7 @@ from fedproc.protocol.payload import Tensors
 from fedproc.protocol.server_half import Answer, Pass
 from fedproc.protocol.task import MeansMode, Phase, Trains
 from fedproc.protocol.weights import Weights
+from fedproc.whereabouts import in_words
 
 
 class CheckedServer(Checked):
@@ -231,7 +232,7 @@ def holdings(method: type[Method], shares: Sequence[Indices], samples: int) -> l
     try:
         found = method.holdings(shares)
     except Exception as error:
-        raise MethodError(method.name, "holdings", f"{type(error).__name__}: {error}") from error
+        raise MethodError(method.name, "holdings", in_words(error)) from error
     fine = isinstance(found, list) and bool(found) and all(isinstance(each, np.ndarray) for each in found)
     fine = fine and all(len(each) and each.dtype == np.int64 for each in found)
     fine = fine and all(0 <= each.min() <= each.max() < samples for each in found)
@@ -248,4 +249,4 @@ def made_method(method: type[Method], options: Options, client: ClientProblem, s
     except (InputError, MethodError):  # a method may refuse the network
         raise
     except Exception as error:
-        raise MethodError(method.name, "__init__", f"{type(error).__name__}: {error}") from error
+        raise MethodError(method.name, "__init__", in_words(error)) from error

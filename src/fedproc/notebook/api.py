@@ -9,7 +9,7 @@ from typing import Any
 
 from fedproc.beside import Beside
 from fedproc.comparison.beside import asked_beside, run_beside
-from fedproc.comparison.compare import Row, rows_in, usual_order, usual_reference
+from fedproc.comparison.compare import Row, Seeded, rows_in, usual_order, usual_reference
 from fedproc.comparison.compare import compare as compare_all
 from fedproc.errors import InputError, meant
 from fedproc.experiment import Experiment
@@ -144,5 +144,10 @@ def _saved(found: SavedRun, label: str) -> Run:
 
 
 def _row(row: Row) -> Row:
-    runs = [_run(each) if isinstance(each, drive.Run) else each for each in row.runs]
-    return replace(row, runs=[_saved(each, row.label) if isinstance(each, SavedRun) else each for each in runs])
+    return replace(row, runs=_shown(row.runs, row.label), ended=_shown(row.ended, row.label))
+
+
+def _shown(runs: Iterable[Seeded], label: str) -> list[Seeded]:
+    """Runs as those who look at them have them."""
+    made = [_run(each) if isinstance(each, drive.Run) else each for each in runs]
+    return [_saved(each, label) if isinstance(each, SavedRun) else each for each in made]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -151,7 +151,8 @@ class Run:
         for record in self.metrics:
             seconds = {f"seconds_{part}": spent for part, spent in record.get("seconds", {}).items()}
             rows.append({"round": record["round"], **numbers(record), **seconds})
-        return _pandas().DataFrame(rows).set_index("round")
+        kind = "val" if self.config.get("val_fraction") else "test"
+        return _frame(rows, ["round"], ["train_loss", f"{kind}_accuracy", f"{kind}_loss"])
 
     def plot(self) -> Figure:
         """Accuracy by round, as a matplotlib figure."""
@@ -184,7 +185,17 @@ class Comparison(Compared):
             tail = "" if spread is None or spread[1] is None else f" ± {100 * spread[1]:.2f}"
             rows.append(f"{row.label} {'-' if spread is None else f'{100 * spread[0]:.2f}'}{tail} %")
         seeds = {run.seed for row in self.rows for run in row.runs}
-        return f"Comparison({', '.join(rows)}; {len(seeds)} seeds{f'; {self.path}' if self.path else ''})"
+        parts = [", ".join(rows), f"{len(seeds)} seeds", *self._reasons(), *([str(self.path)] if self.path else [])]
+        return f"Comparison({'; '.join(parts)})"
+
+    def _reasons(self) -> list[str]:
+        """Why runs have no numbers: a line for each row and reason."""
+        found = []
+        for row in self.rows:
+            for words, seeds in row.reasons.items():
+                which = f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+                found.append(f"{row.label}, {which}: {words}")
+        return found
 
     def _repr_html_(self) -> str:
         return "".join(table.html() for table in self._tables())
@@ -193,13 +204,15 @@ class Comparison(Compared):
         return [self.table(), *([self.differences()] if self.paired(f"{self.prefix}final_accuracy") else [])]
 
     def table(self) -> Table:
-        """Accuracies: mean and sample deviation over seeds."""
-        return accuracies(self)
+        """Accuracies: mean and sample deviation over seeds; below them why runs have none."""
+        return replace(accuracies(self), note=". ".join(self._reasons()))
 
     def differences(self) -> Table:
         """Each row's paired difference to the reference."""
         if not self.paired(f"{self.prefix}final_accuracy"):
-            raise InputError(f"no row has two finished seeds in common with {self.reference}: take more seeds")
+            ended = "; ".join(self._reasons())
+            what = f"runs ended early ({ended}): mend that first" if ended else "take more seeds"
+            raise InputError(f"no row has two finished seeds in common with {self.reference}: {what}")
         return differences(self)
 
     def sites(self) -> Table:
@@ -209,7 +222,10 @@ class Comparison(Compared):
     def to_frame(self) -> Any:
         """A pandas DataFrame with a row for each finished run: the numbers of its result."""
         rows = [{"label": row.label, "seed": run.seed, **numbers(run.result)} for row in self.rows for run in row.runs]
-        return _pandas().DataFrame(rows).set_index(["label", "seed"])
+        ended = (run for row in self.rows for run in row.ended if isinstance(run, Run))
+        prefix = "val_" if any(run.config.get("val_fraction") for run in ended) else ""
+        accuracies = [f"{prefix}{name}" for name in ("final_accuracy", "best_accuracy", "last10_accuracy")]
+        return _frame(rows, ["label", "seed"], ["rounds", *accuracies, "seconds"])
 
     def plot(self) -> Figure:
         """Learning curves: mean over seeds with an interval, as a matplotlib figure."""
@@ -223,6 +239,12 @@ def _sites(rows: Sequence[SiteRow], what: str) -> Table:
             "with held-out images of their own"
         )
     return site_table(rows)
+
+
+def _frame(rows: Sequence[Record], index: list[str], columns: Sequence[str]) -> Any:
+    """A DataFrame of these rows; without any, an empty one of the columns that rows always have."""
+    made = _pandas().DataFrame(rows, columns=None if rows else [*index, *columns])
+    return made.set_index(index)
 
 
 def _pandas() -> Any:

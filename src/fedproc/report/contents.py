@@ -21,7 +21,7 @@ from fedproc.report.gains import draw_gains
 from fedproc.report.gather import Exhibited, Gathered, Group, gather, many
 from fedproc.report.heatmaps import draw_classes, draw_confusions, draw_holdings
 from fedproc.report.notes import hostile, private, refused
-from fedproc.report.origins import all_runs, commands_and_machines, marked, of_rows, of_runs
+from fedproc.report.origins import all_runs, commands_and_machines, marked, of_own, of_rows, of_runs
 from fedproc.report.page import Page, claim
 from fedproc.report.searches import add_searches
 from fedproc.report.settings import add_settings
@@ -96,7 +96,11 @@ def write_report(
         page.section("runs", "All runs", *all_runs(page, gathered))
         page.section("origin", "Commands and machines", *commands_and_machines(gathered.runs))
     environments = [run.environment for run in gathered.runs]
-    sources, mark = of_runs(environments), marked(environments)
+    by_method: dict[str, list[SavedRun]] = {}
+    for run in gathered.runs:
+        by_method.setdefault(run.method, []).append(run)
+    sources = " ".join(filter(None, (of_runs(environments), of_own(by_method))))
+    mark = marked(environments)
     if mark:
         caution(sources)
     return page.write(out, _head(gathered) + _sources(sources, mark), progress)
@@ -157,7 +161,9 @@ def _section(
     if comparison.rows:
         table = accuracies(comparison, group.published, everything=True)
         made_with = {row.label: [run.environment for run in _saved(row)] for row in comparison.rows}
-        sources, pooled = of_rows(made_with), POOLED if group.pooled else ""
+        pooled = POOLED if group.pooled else ""
+        own = of_own({row.label: _saved(row) for row in comparison.rows})
+        sources = " ".join(filter(None, (of_rows(made_with), own)))
         named = replace(table, note=" ".join(filter(None, (pooled, sources))))
         texts = named.formats() | ({"tex": named.chosen(columns).latex()} if columns else {})
         parts.append(page.table(f"{name}-accuracy", replace(table, note=pooled), texts=texts))

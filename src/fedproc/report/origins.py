@@ -16,6 +16,7 @@ from fedproc.runs.saved import SavedRun
 Environments = Sequence[Mapping[str, Any]]  # what environment.json of each run holds
 KINDS = ("of clean commits", "of trees with uncommitted changes", "of unknown commits", "continued with other sources")
 MOST = 6  # commits that are named
+SIGNS = 12  # of a source's SHA-256
 
 
 def marked(environments: Environments) -> bool:
@@ -48,6 +49,20 @@ def of_runs(environments: Environments) -> str:
         named = _words(found) if kind == KINDS[3] else _listed([origin.name for origin in found if origin.name])
         parts.append(f"{len(kinds[kind])} of {len(environments)} runs are {kind}" + (f": {named}" if named else ""))
     return f"Sources: {'; '.join(parts)}." if parts else ""
+
+
+def of_own(rows: Mapping[str, Sequence[SavedRun]]) -> str:
+    """Which rows have a person's own method or encoder, which no commit of ours holds: by the hash of its source."""
+    found = []
+    for label, runs in rows.items():
+        for what, digests in (
+            ("a method", [run.plugin for run in runs]),
+            ("an encoder", [run.config.get("network_sha256") for run in runs]),
+        ):
+            short = dict.fromkeys(str(digest)[:SIGNS] for digest in digests if digest)
+            if short:
+                found.append(f"row `{label}`: {what} of one's own, by source hash {', '.join(short)}")
+    return f"In no commit of fedproc: {'; '.join(found)}." if found else ""
 
 
 def _kind(found: tuple[Origin, ...]) -> str:

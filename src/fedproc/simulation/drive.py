@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedproc import kernels
-from fedproc.errors import InputError, MethodError
+from fedproc.errors import Failed, InputError, MethodError
 from fedproc.experiment import Experiment
 from fedproc.given import flag
 from fedproc.kernels import cpu
@@ -29,6 +29,7 @@ from fedproc.simulation.place import Place, alone
 from fedproc.simulation.preparation import Library
 from fedproc.simulation.session import Session
 from fedproc.simulation.watching import Nobody, Watcher, few_steps, headline, unjudged
+from fedproc.whereabouts import trace
 
 Record = dict[str, Any]
 SHOWN = 6  # labels in a line
@@ -48,6 +49,7 @@ class Run:
     notes: tuple[str, ...] = ()  # on files of a run that was over before
     models: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict, repr=False, compare=False)
     about: Record = field(default_factory=dict, repr=False, compare=False)
+    trace: str = field(default="", repr=False, compare=False)  # into a person's own code, where that ended it just now
 
     @property
     def seed(self) -> int:
@@ -86,13 +88,13 @@ def run_all(
     watcher, place = watcher or Nobody(), place or alone()
     library = library or Library()
     sessions: list[Session] = []
-    broken: dict[str, Record] = {}  # results of runs whose method could not even be made
+    broken: dict[str, MethodError] = {}  # runs whose method could not even be made
     try:
         for label, (experiment, _) in experiments.items():
             try:
                 sessions.append(Session(experiment, library, label, place.device, place.save_after))
             except MethodError as error:
-                broken[label] = failed_result(experiment.method, label, 1, str(error))
+                broken[label] = error
         if sessions:
             check_same([session.experiment for session in sessions])
             _check(sessions)
@@ -127,16 +129,23 @@ def run_all(
                 tuple(s.notes),
                 s.models,
                 s.assembly.description(),
+                s.ended.trace if isinstance(s.ended, Failed) else "",
             )
             for s in sessions
         }
-        for label, result in broken.items():
-            made[label] = Run(experiments[label][0], label, result, [], None)
+        for label, failure in broken.items():
+            made[label] = never_begun(experiments[label][0], label, failure)
         return [made[label] for label in experiments]
     finally:
         watcher.end()
         for session in sessions:
             session.close()
+
+
+def never_begun(experiment: Experiment, label: str, error: MethodError) -> Run:
+    """A run whose method could not even be made."""
+    result = failed_result(experiment.method, label, 1, str(error))
+    return Run(experiment, label, result, [], None, trace=trace(error))
 
 
 def promised(sessions: Sequence[Session]) -> list[str]:

@@ -23,6 +23,7 @@ from fedproc.runs.keeper import Keeper
 from fedproc.simulation.predictions import write_predictions
 from fedproc.simulation.preparation import Library, deal, prepare, site_names
 from fedproc.site import WITHOUT_LANES, Site
+from fedproc.whereabouts import in_words, trace
 
 Record = dict[str, Any]
 SHOWN = 10  # clients in a line
@@ -162,8 +163,8 @@ class Session(Keeper):
         """A person's own code failed: this run is over, and says where it was."""
         cause = error.error if isinstance(error, LaneError) else error
         plain = isinstance(cause, (MethodError, LaneError))
-        reason = str(cause) if plain else f"method {self.experiment.method}: {type(cause).__name__}: {cause}"
-        self.end(Failed(self.state.round + 1, reason), "failed")
+        reason = str(cause) if plain else f"method {self.experiment.method}: {in_words(cause)}"
+        self.end(Failed(self.state.round + 1, reason, trace(cause)), "failed")
 
     def jobs(self, exchange: Exchange) -> list[Job]:
         """What lanes have to do for an exchange."""

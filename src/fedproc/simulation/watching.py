@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -58,7 +58,9 @@ class Watcher(Protocol):
         return
 
     def update(self, run: Watched) -> None:
-        """After a round of a run, whose record is the last of `run.records`; and when a run has ended early."""
+        """After a round of a run, whose record is the last of `run.records`; and once when a run has ended early, as
+        `run.ended` says then: `run.records` may be empty where that was in the first round.
+        """
         return
 
     def end(self) -> None:
@@ -84,9 +86,22 @@ class Everybody:
         for watcher in self._watchers:
             watcher.update(run)
 
+    def noted(self, run: Watched) -> None:
+        for watcher in self._watchers:
+            tell(watcher, run)
+
     def end(self) -> None:
         for watcher in self._watchers:
             watcher.end()
+
+
+def tell(watcher: Watcher, run: Watched) -> None:
+    """There is something to say of a run, or it is where it was before, without a round: for those who show runs, and
+    have `noted` for that. Others are told of rounds alone.
+    """
+    noted: Callable[[Watched], object] | None = getattr(watcher, "noted", None)
+    if noted is not None:
+        noted(run)
 
 
 SHOWN = 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import statistics
+from pathlib import Path
 from typing import Any
 
 from fedproc.files import write_file, write_json
@@ -17,6 +18,7 @@ from fedproc.sweep.ranking import Trial, winner
 from fedproc.sweep.search import Swept
 from fedproc.sweep.space import Value
 
+WINNERS = "winners.toml"
 FLATTERED = (
     "Validation accuracy. A winner's own score flatters it, since it was chosen by it: the test is `fedproc compare` "
     "with winners.toml, on seeds that the search has not used."
@@ -45,7 +47,7 @@ def write_outcome(swept: Swept) -> None:
         write_file(folder / "options.png", picture.save)
         write_file(folder / "options.svg", lambda path: picture.save(path, "svg"))
     text = winners(swept)
-    write_file(folder / "winners.toml", lambda path: path.write_text(text, encoding="utf-8"))
+    write_file(folder / WINNERS, lambda path: path.write_text(text, encoding="utf-8"))
 
 
 def measures(swept: Swept) -> dict[str, dict[str, Importance | None]]:
@@ -149,9 +151,9 @@ def _overrides(row: PlannedRow, trial: Trial) -> dict[str, Value]:
     return flat
 
 
-def compare_command(plan: Plan) -> str:
-    """How the winners are put to the test, with what all rows had in common."""
-    words = ["fedproc", "compare", "--variants", "winners.toml", "--seeds", "SEEDS"]
+def compare_command(plan: Plan, winners: str | Path = WINNERS) -> str:
+    """How the winners in a file are put to the test, with what all rows had in common."""
+    words = ["fedproc", "compare", "--variants", str(winners), "--seeds", "SEEDS"]
     for name, value in plan.given.items():
         if name in ("val_fraction", "rounds", "seed", "eval_every"):
             continue

@@ -17,10 +17,12 @@ EVERY = 10.0  # seconds between lines
 
 
 class Display:
-    """Round, accuracy and loss of every run, and the time left of all."""
+    """Round, accuracy and loss of every run, and the time left of all. Why a run failed is said unless `reasons` is
+    false: whoever shows the runs says it then.
+    """
 
-    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console, self._clock = console, clock
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic, *, reasons: bool = True) -> None:
+        self._console, self._clock, self._reasons = console, clock, reasons
         self._pace = Pace(clock)
         self._progress: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
@@ -70,9 +72,12 @@ class Display:
         self._news = True
         if run.ended and run.label not in self._ended:
             self._ended.add(run.label)
-            self._print(f"{run.label}  round {len(run.records)}/{run.rounds}  {state(run)}")
+            self._print(f"{run.label}  round {len(run.records)}/{run.rounds}  {state(run, self._reasons)}")
+            self._news = len(self._runs) > 1  # of a run by itself, that is all
         if self._clock() - self._printed >= EVERY:
             self._line()
+
+    noted = update
 
     def end(self) -> None:
         if self._progress is not None:
@@ -81,14 +86,14 @@ class Display:
             self._line()
 
     def _line(self) -> None:
-        self._print(line(self._runs, self._pace))
+        self._print(line(self._runs, self._pace, self._reasons))
         self._printed, self._news = self._clock(), False
 
     def _move(self, progress: Progress, run: Watched) -> None:
         left = None if all(over(each) for each in self._runs) else self._pace.left()
         tail = "" if left is None else f"left {shown(left)}"
         own = tail if self._together is None else ""
-        progress.update(self._tasks[run.label], completed=len(run.records), state=f"{state(run)}  {own}")
+        progress.update(self._tasks[run.label], completed=len(run.records), state=f"{state(run, self._reasons)}  {own}")
         if self._together is not None:
             progress.update(self._together, completed=sum(len(each.records) for each in self._runs), state=tail)
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fedproc.simulation.watching import Watched, Watcher
 from fedproc.watchers.console import Display
-from fedproc.watchers.progress import Pace, continued, line
+from fedproc.watchers.progress import Pace, continued, line, listed, state
 
 EVERY = 0.5  # seconds between two versions of the line
 
@@ -49,8 +49,10 @@ class NotebookLine:
     def update(self, run: Watched) -> None:
         self._take_notes(run)
         self._pace.update(run)
-        if self._rewrite is not None and time.monotonic() - self._written >= EVERY:
+        if self._rewrite is not None and (run.ended is not None or time.monotonic() - self._written >= EVERY):
             self._rewrite(self._text())
+
+    noted = update
 
     def end(self) -> None:
         if self._rewrite is not None:
@@ -58,7 +60,15 @@ class NotebookLine:
 
     def _text(self) -> Text:
         self._written = time.monotonic()
-        return Text("\n".join([*self._said, line(self._runs, self._pace)]))
+        return Text("\n".join([*self._said, *self._ended(), line(self._runs, self._pace)]))
+
+    def _ended(self) -> list[str]:
+        """What ended runs early, the same words once; of a run by itself the line says it."""
+        labels: dict[str, list[str]] = {}
+        for run in self._runs if len(self._runs) > 1 else ():
+            if run.ended is not None:
+                labels.setdefault(state(run), []).append(run.label)
+        return [f"{listed(who)}: {words}" for words, who in labels.items()]
 
     def _take_notes(self, run: Watched) -> None:
         self._said += [f"{run.label}: {note}{continued(run)}" for note in run.notes]

@@ -10,6 +10,7 @@ from fedproc.errors import Failed
 from fedproc.simulation.watching import Record, Watched
 
 RECENT = 10  # rounds whose pace counts
+SHOWN = 4  # labels in a line
 
 
 class Pace:
@@ -59,13 +60,13 @@ def over(run: Watched) -> bool:
     return run.result is not None or run.ended is not None or len(run.records) >= run.rounds
 
 
-def line(runs: Sequence[Watched], pace: Pace) -> str:
+def line(runs: Sequence[Watched], pace: Pace, reasons: bool = True) -> str:
     """Where the runs are: one in detail, many together."""
     left = pace.left()
     tail = "" if left is None or all(over(run) for run in runs) else f"  left {shown(left)}"
     if len(runs) == 1:
         (run,) = runs
-        return f"{run.label}  round {len(run.records)}/{run.rounds}  {state(run)}{tail}"
+        return f"{run.label}  round {len(run.records)}/{run.rounds}  {state(run, reasons)}{tail}"
     done, total = sum(len(run.records) for run in runs), sum(run.rounds for run in runs)
     found = sorted(value for run in runs if (value := accuracy(run)) is not None)
     ends = dict.fromkeys(f"{100 * value:.2f}" for value in found[:1] + found[-1:])
@@ -73,15 +74,22 @@ def line(runs: Sequence[Watched], pace: Pace) -> str:
     return f"{done} of {total} rounds of {len(runs)} runs{seen}{tail}"
 
 
-def state(run: Watched) -> str:
+def state(run: Watched, reasons: bool = True) -> str:
     """A run's last accuracy and loss, or what ended it."""
     if run.ended is not None:
-        return str(run.ended) if isinstance(run.ended, Failed) else f"diverged in round {run.ended.round}"
+        failed = isinstance(run.ended, Failed)
+        how = "failed" if failed else "diverged"
+        return str(run.ended) if failed and reasons else f"{how} in round {run.ended.round}"
     last = accuracy(run)
     if not run.records:
         return ""
     shown = "" if last is None else f"accuracy {100 * last:5.2f} %  "
     return f"{shown}{_loss(run.records[-1])}{_refused(run.records[-1])}"
+
+
+def listed(labels: Sequence[str]) -> str:
+    """Some of these labels, and how many more there are."""
+    return ", ".join(labels[:SHOWN]) + (f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else "")
 
 
 def continued(run: Watched) -> str:

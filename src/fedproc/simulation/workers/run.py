@@ -13,20 +13,20 @@ from pathlib import Path
 import torch
 
 from fedproc.assembly import resolve_device
-from fedproc.errors import InputError, MethodError, RunError
+from fedproc.errors import Failed, InputError, MethodError, RunError
 from fedproc.experiment import Experiment
 from fedproc.files import write_json
 from fedproc.kernels import cpu
 from fedproc.lanes import Share, cores
 from fedproc.runs.folder import RunFolder
-from fedproc.runs.keeper import Fresh, failed_result
+from fedproc.runs.keeper import Fresh
 from fedproc.runs.saved import read_run
-from fedproc.simulation.drive import Run, check_same, run_all, said_of_kept
+from fedproc.simulation.drive import Run, check_same, never_begun, run_all, said_of_kept
 from fedproc.simulation.interrupt import Interrupt
 from fedproc.simulation.place import Place
 from fedproc.simulation.preparation import Library
 from fedproc.simulation.session import Session
-from fedproc.simulation.watching import Nobody, Record, Watched, Watcher, headline
+from fedproc.simulation.watching import Nobody, Record, Watched, Watcher, headline, tell
 from fedproc.simulation.workers import mps
 from fedproc.simulation.workers.choice import Asked, Choice, free_memory, on_cpu, on_gpus, wants_mps
 from fedproc.simulation.workers.cluster import RUNS, Cluster, expect_locks, show_folder, wait_for_locks
@@ -106,6 +106,9 @@ class _Noting:
     def begin(self, runs: Sequence[Watched], about: str, notes: Sequence[str]) -> None:
         self._other.begin(runs, about, [*self._said, *notes])
 
+    def noted(self, run: Watched) -> None:
+        tell(self._other, run)
+
 
 class _Driver:
     """Runs experiments over workers."""
@@ -115,7 +118,8 @@ class _Driver:
         self._environment: dict[str, str | None] = {}  # what is different in workers'
         self._images: list[MappedImages] | None = None
         self._early: list[Process] = []  # workers that load what they need while it is still settled what they do
-        self._broken: dict[str, Record] = {}
+        self._broken: dict[str, MethodError] = {}
+        self._runs: dict[str, DistantRun] = {}
         self._events: list[Record] = []
         self._kept: list[str] = []  # runs that --fresh does not start over
 
@@ -186,7 +190,7 @@ class _Driver:
         hire: Callable[[Place], Worker] | None = None,
     ) -> list[Run]:
         """Over processes of this machine, or whomever `hire` finds, each of whom has a core and a whole GPU then."""
-        runs: dict[str, DistantRun] = {}
+        runs = self._runs
         about = self._check(fresh, runs, choice)
         works = [work for work in self._works if work.label in runs]
         if not works:
@@ -244,7 +248,7 @@ class _Driver:
                 try:
                     session = Session(experiment, self._library, label, device="cpu")
                 except MethodError as error:
-                    self._broken[label] = failed_result(experiment.method, label, 1, str(error))
+                    self._broken[label] = error
                     continue
                 if not runs:
                     about = headline(session.images, session.client_sizes, about)
@@ -273,12 +277,14 @@ class _Driver:
         """A run as its folder has it."""
         experiment, path = self._experiments[label]
         if label in self._broken:
-            return Run(experiment, label, self._broken[label], [], None)
+            return never_begun(experiment, label, self._broken[label])
         assert path is not None
         saved = read_run(path, f"remove {path} to have this run made again")
         if saved is None or not saved.result:
             raise RunError(f"{path}: has no result, although its worker said that it was done")
-        return Run(experiment, label, saved.result, saved.metrics, path)
+        ended = self._runs[label].ended
+        trace = ended.trace if isinstance(ended, Failed) else ""
+        return Run(experiment, label, saved.result, saved.metrics, path, trace=trace)
 
 
 def _gpus(device: torch.device) -> list[str | None]:

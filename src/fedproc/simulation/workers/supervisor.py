@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedproc.errors import Diverged, Failed, InputError, RunError
 from fedproc.simulation.interrupt import Interrupt
-from fedproc.simulation.watching import Record, Watcher
+from fedproc.simulation.watching import Record, Watcher, tell
 from fedproc.simulation.workers.grouping import Group
 from fedproc.simulation.workers.messages import Message
 from fedproc.simulation.workers.process import Worker
@@ -45,8 +45,10 @@ class DistantRun:
             self.result = {"status": "finished"}
         ended = message.get("ended")
         if ended is not None:
-            kind = Diverged if ended["status"] == "diverged" else Failed
-            self.ended, self.result = kind(int(ended["round"]), ended["reason"]), {"status": ended["status"]}
+            at, why = int(ended["round"]), ended["reason"]
+            diverged = ended["status"] == "diverged"
+            self.ended = Diverged(at, why) if diverged else Failed(at, why, ended.get("trace", ""))
+            self.result = {"status": ended["status"]}
 
 
 @dataclass
@@ -145,11 +147,12 @@ class Supervisor:
                 self._told.update(new)
                 for label, state in message["runs"].items():
                     run = self._runs[label]
+                    more = len(state["records"]) > len(run.records)  # of a worker that died before it told of them
                     run.records[:] = state["records"]
                     run.notes += [*group.said, *new]
                     new = []
                     run.follow(state)
-                    self._watcher.update(run)
+                    self._watcher.update(run) if more else tell(self._watcher, run)
                 group.said.clear()
                 group.rounds, group.began = 0, time.monotonic()
             case "update":

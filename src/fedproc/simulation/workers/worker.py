@@ -120,6 +120,7 @@ def _state(run: Watched) -> Message:
     if run.ended is not None:
         status = "diverged" if isinstance(run.ended, Diverged) else "failed"
         found["ended"] = {"status": status, "round": run.ended.round, "reason": run.ended.reason}
+        found["ended"]["trace"] = getattr(run.ended, "trace", "")
     return found
 
 
