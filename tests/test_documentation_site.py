@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 sys.path.insert(0, str(Path(__file__).parent.parent))
 from check_site import complaints
+
+import fedproc
 
 ROOT = Path(__file__).parent.parent
 PHONE = {"width": 390, "height": 844}
@@ -33,6 +36,12 @@ def test_links_that_lead_nowhere_and_loads_from_elsewhere_are_named(tmp_path: Pa
         "index.html: gone.html: no such file",
         "index.html: https://example.org/x.png: is not inside the site",
     ]
+
+
+def test_the_page_on_python_has_every_public_name() -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"^\.\. auto(?:function|class|exception):: fedproc\.(\w+)(?:\(.*\))?$", page, re.MULTILINE))
+    assert set(fedproc.__all__) == shown
 
 
 def test_readme_for_an_index_has_absolute_links() -> None:

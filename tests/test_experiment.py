@@ -70,7 +70,7 @@ def test_config_gives_the_experiment_back(method: str) -> None:
         ({"adam_beta2": 0.9}, "--adam-beta2 0.9: needs --optimizer adam or adamw"),
         (
             {"augment": "flip,twirl"},
-            "--augment twirl: expected none, crop-flip, crop-flip-rotate, crop, flip, flip-vertical, rotate or colour",
+            f"--augment twirl: expected {AUGMENTED}, or several of them joined by commas",
         ),
         ({"augment": "none,flip"}, "--augment none,flip: none is with nothing beside it; leave it out"),
         ({"sample": 1.5}, "--sample 1.5: expected at most 1"),
@@ -86,7 +86,10 @@ def test_config_gives_the_experiment_back(method: str) -> None:
             {"preset": "author-code"},
             "--preset author-code: expected paper, tuned or author_code; did you mean author_code?",
         ),
-        ({"augment": "crop-flop"}, f"--augment crop-flop: expected {AUGMENTED}; did you mean crop-flip?"),
+        (
+            {"augment": ["flip", "crop-flop"]},
+            f"--augment crop-flop: expected {AUGMENTED}, or several of them joined by commas; did you mean crop-flip?",
+        ),
         ({"network": "resnet19"}, f"--network resnet19: expected {NETS}; did you mean resnet18?"),
         (
             {"lr_schedule": "cosin"},
@@ -122,6 +125,10 @@ def test_bad_input_is_one_sentence(given: dict[str, object], sentence: str) -> N
     with pytest.raises(InputError) as caught:
         Experiment(**given)
     assert caught.value.with_flags == sentence
+
+
+def test_augmentations_are_joined_by_commas_or_a_list() -> None:
+    assert Experiment(augment=["rotate", "flip"]).augment == Experiment(augment="flip,rotate").augment == "flip,rotate"
 
 
 def test_errors_name_fields_in_python_and_flags_on_the_command_line() -> None:

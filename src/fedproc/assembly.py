@@ -24,7 +24,17 @@ from fedproc.methods.method import ClientProblem, Method, ServerProblem, TensorI
 from fedproc.methods.robust import Robust
 from fedproc.methods.server_steps import SERVER_STEPS
 from fedproc.methods.small_classes import SmallClasses
-from fedproc.networks import EMBEDDING, Layout, Network, NetworkSpec, build, layout_of, load_encoder, load_network
+from fedproc.networks import (
+    EMBEDDING,
+    Layout,
+    Network,
+    NetworkSpec,
+    build,
+    imported,
+    layout_of,
+    load_encoder,
+    load_network,
+)
 from fedproc.optimizers import Optimizer
 from fedproc.privacy.allowed import objection_to_network, objection_to_passes
 from fedproc.privacy.client import PrivateClient
@@ -63,6 +73,7 @@ class Assembly:
     method: Method
     server: CheckedServer
     shared: Shared | None
+    encoder_source: str | None = None  # of a person's own encoder, as it was before training
 
     def setting(self, bank: Bank, device: torch.device) -> Setting:
         """What lanes need, with the images they train on."""
@@ -143,8 +154,10 @@ class Assembly:
         """What a model file says of the network and of the images it wants."""
         spec, normalisation = self.spec, self.subject.normalisation
         contract = preprocessing(spec.side, spec.channels, self.experiment.fit, normalisation)
+        own = {} if self.encoder_source is None else {"encoder_source": self.encoder_source}
         return {
             "schema": 1,
+            **own,
             "class_names": list(self.subject.class_names),
             "mean": list(normalisation.mean),
             "std": list(normalisation.std),
@@ -200,7 +213,8 @@ def assemble(experiment: Experiment, subject: Subject, make: Callable[[NetworkSp
         raise InputError(f"{given}: {e.method} has models of each client's own; leave it out")
     if e.privacy is not None:
         _expect_protected(e, server, network, shared)
-    return Assembly(e, subject, spec, network, layout, method, server, shared)
+    own = (spec.own or imported(spec.name)).source if spec.foreign else None
+    return Assembly(e, subject, spec, network, layout, method, server, shared, own)
 
 
 def _expect_protected(e: Experiment, server: CheckedServer, network: Network, shared: Shared | None) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import platformdirs
+
 
 def cache_folder() -> Path:
     """FEDPROC_CACHE if set, else the system's place for caches."""
     if chosen := os.environ.get("FEDPROC_CACHE"):
         return Path(chosen)
-    import pooch  # takes a while to import
-
-    return Path(pooch.os_cache("fedproc"))
+    return Path(platformdirs.user_cache_dir("fedproc"))

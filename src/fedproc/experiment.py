@@ -31,6 +31,7 @@ from fedproc.following import clients, following
 from fedproc.given import Given, flag, gathered, named, no_truth, number, one_of, sentence
 from fedproc.methods import METHODS
 from fedproc.methods.ccvr import Recalibration, with_ccvr
+from fedproc.methods.checked_server import reason_of
 from fedproc.methods.class_weights import Weighting, with_class_weights
 from fedproc.methods.merges import MERGES, NEEDS_SGD
 from fedproc.methods.method import Method, Options
@@ -416,7 +417,7 @@ class Experiment(BaseModel):
             )
         merge = self.merge or self.method_type.merge
         reasons = (
-            (f"--method {self.method}", self.method_type.needs_sgd(self.options)),
+            (f"--method {self.method}", reason_of(self.method_type, "needs_sgd", self.options)),
             (f"--merge {merge}" if self.merge else f"--method {self.method}", NEEDS_SGD.get(merge)),
         )
         for what, reason in reasons:
@@ -426,7 +427,7 @@ class Experiment(BaseModel):
     def _hostility_fits(self) -> None:
         """Refuse a robust merge of a method that needs the mean, and an attack that is half said."""
         rule = self.rule
-        if rule is not None and (reason := self.method_type.needs_mean(self.options)) is not None:
+        if rule is not None and (reason := reason_of(self.method_type, "needs_mean", self.options)) is not None:
             raise ValueError(f"--merge {rule.name}: --method {self.method} takes no robust merge: {reason}")
         if self.attack is None:
             for name in ("attackers", "attack_strength"):
@@ -468,11 +469,14 @@ class Experiment(BaseModel):
 
 def _augment(names: Any) -> str:
     """Names of augmentations in one order, so that the same ones are the same experiment."""
-    asked = [name.strip() for name in names.split(",")] if isinstance(names, str) else [names]
+    asked = names if isinstance(names, (list, tuple)) and names else [names]
+    asked = [part.strip() for name in asked for part in (name.split(",") if isinstance(name, str) else [str(name)])]
     for name in asked:
-        named("augment", name, AUGMENTATIONS)
+        if name not in AUGMENTATIONS:
+            allowed = f"expected {one_of(list(AUGMENTATIONS))}, or several of them joined by commas"
+            raise ValueError(f"--augment {name}: {allowed}{meant(name, AUGMENTATIONS)}")
     if "none" in asked and len(asked) > 1:
-        raise ValueError(f"--augment {names}: none is with nothing beside it; leave it out")
+        raise ValueError(f"--augment {','.join(asked)}: none is with nothing beside it; leave it out")
     return ",".join(name for name in AUGMENTATIONS if name in asked)
 
 

@@ -60,6 +60,7 @@ class Own:
         if self.encoder is not None:
             given = packed(self.encoder.given, "--network")
             found["encoder"] = {"name": self.encoder.name, "sha256": self.encoder.sha256, "given": given}
+            found["encoder"]["source"] = self.encoder.source
         return found
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -37,3 +38,13 @@ def test_help_and_versions_load_nothing(words: list[str]) -> None:
 @pytest.mark.parametrize("words", [["list", "methods"], ["run", "--help"], ["compare", "--help"]], ids=" ".join)
 def test_what_knows_methods_loads_torch_and_no_more(words: list[str]) -> None:
     assert loaded(*words) == {"torch", "numpy", "pydantic"}
+
+
+def test_the_cache_folder_needs_no_library_for_downloads() -> None:
+    code = "import sys\nfrom fedproc.cache import cache_folder\nprint(cache_folder())\n"
+    code += "assert not {'pooch', 'tqdm.auto'} & set(sys.modules)"
+    kept = {name: value for name, value in os.environ.items() if name != "FEDPROC_CACHE"}
+    env = {**kept, "XDG_CACHE_HOME": "/tmp/caches"}
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sys.platform != "linux" or done.stdout == "/tmp/caches/fedproc\n"

@@ -14,7 +14,8 @@ from conftest import ToyLibrary, Train, fedproc, toy_experiment, toy_images
 from quadratics import Client, World
 from torch import Tensor
 
-from fedproc import InputError
+from fedproc import Experiment, InputError
+from fedproc.errors import MethodError
 from fedproc.lanes import choose
 from fedproc.methods.fedavg import FedAvg
 from fedproc.methods.fedproc import FedProc
@@ -382,6 +383,10 @@ def test_a_comparison_with_a_failed_run_exits_with_1_and_names_it(tmp_path: Path
         ("def corect(self, gradient, local):\n        return gradient", "did you mean correct?"),
         ("def keep(self, local):\n        return {}", "Mine.keep: is called next_client_state now"),
         ("prototype_pass = 'clean'", "Mine.prototype_pass: is called class_means now"),
+        ("def needs_sgd(self, options):\n        return 'x'", "write @classmethod above `def needs_sgd(cls, options)`"),
+        ("def needs_mean(self, options):\n        return 'x'", "Mine.needs_mean: is asked of the class"),
+        ("def unprotected(self, options):\n        return 'x'", "Mine.unprotected: is asked of the class"),
+        ("def holdings(self, shares):\n        return shares", "write @classmethod above `def holdings(cls, shares)`"),
     ],
 )
 def test_hooks_that_there_are_not_are_refused(body: str, words: str, tmp_path: Path) -> None:
@@ -390,6 +395,29 @@ def test_hooks_that_there_are_not_are_refused(body: str, words: str, tmp_path: P
     with pytest.raises(InputError, match=r"plugin .*mine\.py: TypeError") as caught:
         toy_experiment(method="mine", plugin=[path])
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("hook", "given"),
+    [
+        ("needs_sgd", {"optimizer": "adam"}),
+        ("needs_mean", {"merge": "median"}),
+        ("unprotected", {"privacy": {"noise": 1.0, "clip": 1.0}, "sample": 0.5}),
+    ],
+)
+@pytest.mark.parametrize(
+    ("hooked", "words"),
+    [
+        (classmethod(lambda cls: None), "TypeError: .* 2 were given"),
+        (classmethod(lambda cls, options: True), "gave True, expected the reason in words, or None"),
+    ],
+)
+def test_what_a_hook_of_the_class_does_wrong_is_a_sentence(
+    hook: str, given: dict[str, Any], hooked: Any, words: str
+) -> None:
+    mine = type("Mine", (FedAvg,), {"name": "mine", hook: hooked})
+    with pytest.raises(MethodError, match=f"method mine, hook `{hook}`: {words}"):
+        Experiment(method=mine, **given)
 
 
 def test_helpers_of_ones_own_are_fine() -> None:

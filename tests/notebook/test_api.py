@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 
 import fedproc
 from fedproc import Comparison, Experiment, InputError, Run, Watched, Watcher, compare, load_model, open_run, run
+from fedproc.runs.model_file import packed, read_about, read_tensors
 from fedproc.whereabouts import place
 
 METHOD = """
@@ -192,6 +193,46 @@ def test_the_model_is_a_plain_module(own: tuple[Run, dict[str, Any]], toy: dict[
         load_model(done.path)
     kept = run(Experiment(method="fedavg", **toy), progress=False)  # without a folder
     assert kept.path is None and kept.model()(images).shape == (5, 3)
+
+
+def test_a_changed_encoder_does_not_load_a_model(own: tuple[Run, dict[str, Any]], tmp_path: Path) -> None:
+    done, space = own
+    assert done.path is not None
+    path, changed = done.path / "model.safetensors", cell(ENCODER.replace("ReLU", "Tanh"))["Encoder"]
+    for load in (lambda: load_model(path, changed), lambda: open_run(path.parent).model(network=changed)):
+        with pytest.raises(InputError, match=r"network __main__:Encoder: its source has changed since .*safetensors"):
+            load()
+    with pytest.raises(InputError, match=r"<lambda>: not the encoder that .* was trained with, __main__:Encoder"):
+        load_model(path, lambda: space["Encoder"]())
+    older = _without_source(path, tmp_path / "older.safetensors")
+    assert load_model(older, changed).class_names == done.model().class_names  # nothing is known of its encoder
+    with pytest.raises(InputError, match="<lambda>: not the encoder that"):
+        load_model(older, cell("f = lambda: None\n")["f"])
+
+
+def _without_source(path: Path, to: Path) -> Path:
+    """A model file as earlier versions wrote it."""
+    about, raw, _ = read_about(path)
+    said = {name: value for name, value in raw.items() if name not in ("encoder_source", "checksum")}
+    assert len(said) == len(raw) - 2
+    to.write_bytes(packed(read_tensors(path, about, raw), said))
+    return to
+
+
+def test_a_model_of_a_lambda_and_of_a_module(toy: dict[str, Any], tmp_path: Path) -> None:
+    space = cell(ENCODER + "make = lambda: Encoder(6)\n")
+    quick = {**toy, "method": "fedavg", "rounds": 1}
+    run(Experiment(network=space["make"], **quick), tmp_path / "lambda", progress=False)
+    with pytest.raises(InputError, match=r"`fedproc.load_model\(path, network=...\)` takes what it was made with"):
+        load_model(tmp_path / "lambda")
+    load_model(tmp_path / "lambda", cell(ENCODER + "x = 1; other = lambda: Encoder(6)\n")["other"])
+    with pytest.raises(InputError, match="<lambda>: its source has changed since"):
+        load_model(tmp_path / "lambda", cell(ENCODER + "make = lambda: Encoder(width=6)\n")["make"])
+    run(Experiment(network=space["Encoder"](6), **quick), tmp_path / "module", progress=False)
+    load_model(tmp_path / "module", space["Encoder"](6).eval())  # whose weights are others
+    changed = cell(ENCODER.replace("ReLU", "Tanh"))["Encoder"](6)
+    with pytest.raises(InputError, match="network __main__:Encoder: its source has changed since"):
+        load_model(tmp_path / "module", changed)
 
 
 def test_training_an_encoder_that_is_there_starts_from_its_weights(toy: dict[str, Any]) -> None:

@@ -99,6 +99,29 @@ def test_a_model_file_alone_runs_nobodys_code(tmp_path: Path) -> None:
     assert len(model.predict(np.zeros((2, 1, 16, 16), np.uint8))) == 2
 
 
+def test_predict_and_export_refuse_a_changed_encoder(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = "from torch import nn\n\ndef made():\n    return nn.Sequential(nn.Flatten(), nn.ReLU())\n"
+    (tmp_path / "my_encoder.py").write_text(source)
+    given = ["--data", own, "--clients", "2", "--rounds", "1", "--epochs", "1", "--image-size", "20", "--device", "cpu"]
+    known = ["--network", "my_encoder:made"]
+    done = fedproc("run", "--method", "fedavg", *given, *known, "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    image = own / "red" / "1.png"
+    (tmp_path / "my_encoder.py").write_text("import math\n" + source)  # nothing that it names
+    done = fedproc("predict", tmp_path / "run", image, *known, "--out", tmp_path / "p.csv")
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "my_encoder.py").write_text(source.replace("ReLU", "Tanh"))
+    for words in (["predict", tmp_path / "run", image], ["export", tmp_path / "run"]):
+        done = fedproc(*words, *known)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1
+        assert "--network my_encoder:made: its source has changed since" in done.stderr
+    done = fedproc("export", tmp_path / "run", "--network", "other:made")
+    assert done.returncode == 2 and "which --network other:made is not; give --network my_encoder:made" in done.stderr
+
+
 def test_encoder_weights_start_from_another_run(own: Path, tmp_path: Path) -> None:
     given = {"data": str(own), "clients": 2, "rounds": 1, "epochs": 1, "image_size": 20, "device": "cpu"}
     run(Experiment(method="fedavg", **given), out=tmp_path / "first")

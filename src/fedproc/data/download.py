@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +33,9 @@ def fetch(download: Download) -> Path:
     path = folder / download.name
     if path.is_file() and _md5(path) == download.md5:
         return path
-    import pooch  # takes a while to import, and most commands fetch nothing
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # tqdm, whose bars are not used, warns in notebooks without widgets
+        import pooch  # takes a while to import, and most commands fetch nothing
 
     try:
         # pooch writes to a temporary file next to the target and moves it only when the checksum is right

@@ -242,6 +242,19 @@ def holdings(method: type[Method], shares: Sequence[Indices], samples: int) -> l
     return found
 
 
+def reason_of(method: type[Method], hook: str, options: Options) -> str | None:
+    """The reason that a hook of the class gives against something, with these options: `needs_sgd`, `needs_mean` or
+    `unprotected`.
+    """
+    try:
+        found = getattr(method, hook)(options)
+    except Exception as error:
+        raise MethodError(method.name, hook, f"{type(error).__name__}: {error}") from error
+    if not (found is None or isinstance(found, str)):
+        raise MethodError(method.name, hook, f"gave {shown(found)}, expected the reason in words, or None")
+    return found
+
+
 def made_method(method: type[Method], options: Options, client: ClientProblem, server: ServerProblem) -> Method:
     """The method as an object."""
     try:

@@ -16,6 +16,7 @@ Shapes: ... clients side by side, B batch, K classes, Q features, P parameters.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -201,6 +202,7 @@ class Method:
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
         _check_names(cls)
+        _check_class_hooks(cls)
         if "options_type" not in vars(cls):
             cls.options_type = _merged_options(cls)
 
@@ -441,6 +443,7 @@ class Method:
 
 
 HOOKS = frozenset(name for name in vars(Method) if not name.startswith("_"))
+CLASS_HOOKS = tuple(name for name, found in vars(Method).items() if isinstance(found, classmethod) and name in HOOKS)
 RENAMED = {
     "begin": "first_state",
     "keep": "next_client_state",
@@ -472,6 +475,18 @@ def _check_names(cls: type[Method]) -> None:
         hint = suggestion(name, HOOKS, "", UNUSUAL)
         if hint:
             raise TypeError(f"{cls.__name__}.{name}: no such hook; {hint} A helper of your own begins with _")
+
+
+def _check_class_hooks(cls: type[Method]) -> None:
+    """Refuse a hook of the class itself that is written for an object: it is asked before there is one."""
+    for name in CLASS_HOOKS:
+        found = inspect.getattr_static(cls, name)
+        if not isinstance(found, (classmethod, staticmethod)):
+            given = ", ".join(inspect.signature(getattr(Method, name)).parameters)
+            raise TypeError(
+                f"{cls.__name__}.{name}: is asked of the class, before there is an object; write @classmethod above "
+                f"`def {name}(cls, {given})`"
+            )
 
 
 def _merged_options(cls: type[Method]) -> type[Options]:

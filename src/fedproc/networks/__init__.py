@@ -35,6 +35,7 @@ __all__ = [
     "NetworkSpec",
     "build",
     "encoder_file",
+    "imported",
     "layout_of",
     "load_encoder",
     "load_network",
@@ -166,6 +167,18 @@ def encoder_file(path: str) -> Path | None:
     with _working_folder_first():
         found = importlib.util.find_spec(path.partition(":")[0])
     return Path(found.origin) if found is not None and found.origin and Path(found.origin).is_file() else None
+
+
+def imported(path: str) -> OwnEncoder:
+    """A user's own encoder by its import path."""
+    module_name, _, attribute = path.partition(":")
+    try:
+        with _working_folder_first():
+            return OwnEncoder.of(getattr(importlib.import_module(module_name), attribute))
+    except InputError:
+        raise
+    except Exception as error:  # any error of the user's code is bad input
+        raise InputError(f"--network {path}: cannot be imported: {error}") from error
 
 
 def _import_encoder(path: str) -> nn.Module:

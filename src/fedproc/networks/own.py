@@ -10,13 +10,13 @@ import hashlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
-import torch
 from torch import nn
 
 from fedproc.errors import InputError
-from fedproc.own_code import NOTEBOOK, PLAIN, sha256_of
+from fedproc.own_code import FORM, NOTEBOOK, PLAIN, sha256_of, sha256_of_tensor
 
 Encoder = type[nn.Module] | Callable[[], nn.Module] | nn.Module
 
@@ -28,6 +28,7 @@ class OwnEncoder:
     name: str  # module:Class, as for an encoder by import path
     sha256: str
     given: Any = field(compare=False, repr=False)
+    source: str = field(compare=False, repr=False)  # as a model file has it: without the weights of a module
 
     @classmethod
     def of(cls, given: Any) -> OwnEncoder:
@@ -37,8 +38,16 @@ class OwnEncoder:
                 "without arguments"
             )
         if isinstance(given, nn.Module):
-            return cls(_name(type(given)), _of_module(given), given)
-        return cls(_name(given), sha256_of(given), given)
+            source = _of_module(given)
+            return cls(_name(type(given)), _with_weights(source, given), given, _formed(source))
+        sha256 = sha256_of(given)
+        return cls(_name(given), sha256, given, _formed(sha256))
+
+    def differs(self, source: str | None) -> bool | None:
+        """Whether its source is another than a model file says; None where that cannot be told, as of an older file."""
+        if source is None or source.partition(":")[0] != str(FORM):
+            return None
+        return source != self.source
 
     def made(self) -> nn.Module:
         """A new encoder, the caller's own."""
@@ -67,17 +76,24 @@ def _name(given: Any) -> str:
     return f"{getattr(given, '__module__', NOTEBOOK)}:{getattr(given, '__qualname__', type(given).__name__)}"
 
 
+def _formed(sha256: str) -> str:
+    return f"{FORM}:{sha256}"
+
+
 def _of_module(module: nn.Module) -> str:
-    """Its parts' source, plain attributes and weights."""
+    """Its parts' source and plain attributes."""
     kinds = {type(part): part for part in module.modules()}
     plain = [
         (name, attribute, value)
         for name, part in module.named_modules()
         for attribute, value in vars(part).items()
-        if isinstance(value, PLAIN) and not attribute.startswith("_")
+        if isinstance(value, (*PLAIN, FunctionType)) and not attribute.startswith("_") and attribute != "training"
     ]
-    digest = hashlib.sha256(sha256_of(*kinds, repr(module), repr(plain)).encode())
+    return sha256_of(*kinds, repr(module), plain)
+
+
+def _with_weights(source: str, module: nn.Module) -> str:
+    digest = hashlib.sha256(source.encode())
     for name, tensor in module.state_dict().items():
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(f"{name} {sha256_of_tensor(tensor)}".encode())
     return digest.hexdigest()

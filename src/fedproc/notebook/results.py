@@ -24,7 +24,7 @@ from fedproc.report.sites import site_table
 from fedproc.report.summary import accuracies, differences
 from fedproc.report.tables import Shown, Table
 from fedproc.runs.folder import client_model
-from fedproc.runs.model import Model, load_model, model_of
+from fedproc.runs.model import Given, Model, load_model, model_of
 from fedproc.watchers.tracker import numbers
 
 Record = dict[str, Any]
@@ -163,15 +163,15 @@ class Run:
         was read from a folder and had one.
         """
         name = "model.safetensors" if client is None else client_model(client)
+        given: Given = network
         if network is None and self.experiment is not None:
-            own = self.experiment.own.encoder
-            network = self.experiment.network if own is None else own.given
+            given = self.experiment.own.encoder or self.experiment.network
         if self.path is not None:
-            return Classifier(load_model(self.path, name, network))
+            return Classifier(load_model(self.path, name, given))
         if name not in self.models:
             kept = ", ".join(self.models) or "none, since it did not finish"
             raise RunError(f"{self.label}: has no {name}; the models that it has: {kept}")
-        return Classifier(model_of(name, self.about, dict(self.models[name]), network))
+        return Classifier(model_of(name, self.about, dict(self.models[name]), given))
 
 
 @dataclass(frozen=True, repr=False)

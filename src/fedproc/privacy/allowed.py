@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from fedproc.methods.checked_server import CheckedServer
+from fedproc.methods.checked_server import CheckedServer, reason_of
 from fedproc.methods.method import Method, Options
 
 ALONE = "its server needs each client's answer by itself, and has only their noisy sum"
@@ -24,7 +24,7 @@ def objection(method: type[Method], options: Options, merge: str) -> str | None:
         alone = issubclass(base, Method) and base is not Method and "collect" in vars(base)
         if alone and not vars(base).get("additive", False):
             return ALONE
-    return method.unprotected(options)
+    return reason_of(method, "unprotected", options)
 
 
 def objection_to_passes(server: CheckedServer, rounds: int) -> str | None:

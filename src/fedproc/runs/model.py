@@ -17,13 +17,15 @@ from fedproc.data.images import Bytes
 from fedproc.data.pictures import Fit, Picture
 from fedproc.data.preprocessing import preprocessing
 from fedproc.errors import InputError, RunError
-from fedproc.networks import Network, NetworkSpec, build
-from fedproc.networks.own import Encoder, OwnEncoder, importable
+from fedproc.networks import Network, NetworkSpec, build, imported
+from fedproc.networks.own import Encoder, OwnEncoder
 from fedproc.own_code import NOTEBOOK
 from fedproc.prototypes import similarities
 from fedproc.runs.model_file import check_shapes, read_about, read_tensors
 
 CHUNK = 256
+
+Given = str | Encoder | OwnEncoder | None
 
 
 @dataclass(frozen=True)
@@ -91,11 +93,12 @@ class Model(nn.Module):
         return found
 
 
-def load_model(run: Path, name: str = "model.safetensors", network: str | Encoder | None = None) -> Model:
+def load_model(run: Path, name: str = "model.safetensors", network: Given = None) -> Model:
     """The model of a run folder, or a model file itself.
 
     A model of a person's own encoder runs that person's code, so its import path must be given as `network`, or the
-    encoder as an object: what a file says is not reason enough.
+    encoder as an object: what a file says is not reason enough. One whose source is another than the model was trained
+    with is refused.
     """
     path = run if run.exists() and not run.is_dir() else run / name
     if not path.is_file():
@@ -112,25 +115,43 @@ def load_model(run: Path, name: str = "model.safetensors", network: str | Encode
     return model_of(path, raw, read_tensors(path, about, raw), network)
 
 
-def _expect_trust(path: Path | str, said: str, network: str | Encoder | None) -> None:
-    """Refuse to run the code that a file names, unless the caller names it, too."""
-    if ":" in said and (network is None or (isinstance(network, str) and network != said)):
-        name = said.removeprefix(f"{NOTEBOOK}:")
-        way = f"give --network {said}"
-        if name != said:
-            way = f"in Python, `fedproc.load_model(path, network={name})` takes it"
-        raise InputError(f"{path}: made with its own encoder; {way} if you trust it")
+def _expect_trust(path: Path | str, said: str, network: Given) -> None:
+    """Refuse to run the code that a file names, unless the caller gives it, or names it, too."""
+    if ":" not in said or network == said or not (network is None or isinstance(network, str)):
+        return
+    name = said.removeprefix(f"{NOTEBOOK}:")
+    way = f"give --network {said}"
+    if name != said:
+        way = f"in Python, `fedproc.load_model(path, network={name})` takes it"
+        if not all(part.isidentifier() for part in name.split(".")):  # a lambda, or something within a function
+            way = f"in Python, `fedproc.load_model(path, network=...)` takes what it was made with ({name})"
+    other = "" if network is None else f", which --network {network} is not"
+    raise InputError(f"{path}: made with its own encoder{other}; {way} if you trust it")
 
 
-def model_of(
-    path: Path | str, about: dict[str, Any], tensors: dict[str, Tensor], network: str | Encoder | None = None
-) -> Model:
+def _encoder(path: Path | str, about: dict[str, Any], network: Given) -> OwnEncoder | None:
+    """The encoder that the caller gives for a file that names one; refused where it is not what was trained."""
+    said = about["network"]
+    _expect_trust(path, said, network)
+    if ":" not in said or network is None:
+        return None
+    if isinstance(network, str):
+        own = imported(network)
+    else:
+        own = network if isinstance(network, OwnEncoder) else OwnEncoder.of(network)
+    differs = own.differs(about.get("encoder_source"))
+    if differs and own.name == said:
+        raise InputError(
+            f"--network {own.name}: its source has changed since {path} was trained with it, or it is given in another "
+            "way (a class, a function that makes one, a module); give it as it was then, or train again"
+        )
+    if differs or (differs is None and own.name != said):
+        raise InputError(f"--network {own.name}: not the encoder that {path} was trained with, {said}; give that one")
+    return own
+
+
+def model_of(path: Path | str, about: dict[str, Any], tensors: dict[str, Tensor], network: Given = None) -> Model:
     """The model that a file, named by `path`, holds: what it says of itself, and its tensors."""
-    own = None
-    if network is not None and not isinstance(network, str):
-        found = importable(network)
-        own = OwnEncoder.of(network) if found is None else None
-        network = own.name if own is not None else found
     try:
         spec = NetworkSpec(
             name=about["network"],
@@ -141,9 +162,8 @@ def model_of(
             normalize_z=about["normalize_z"],
             dtype=torch.float64 if about["dtype"] == "float64" else torch.float32,
             norm=about["norm"],
-            own=own,
+            own=_encoder(path, about, network),
         )
-        _expect_trust(path, spec.name, network)
         normalisation = Normalisation(tuple(about["mean"]), tuple(about["std"]))
         fit = about.get("preprocessing", {"fit": "crop"})["fit"]  # of earlier versions: all were cropped
         if fit not in get_args(Fit):

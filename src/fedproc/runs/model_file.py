@@ -49,6 +49,7 @@ class About(Schema):
     image_size: int = Field(ge=1, le=MOST_SIDE)
     normalize_z: bool
     dtype: Literal["float32", "float64"]
+    encoder_source: str | None = None  # of a person's own encoder: form and SHA-256; earlier files have none
     checksum: str | None = None
 
     @property

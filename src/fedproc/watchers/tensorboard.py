@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fedproc.data import Images
-from fedproc.networks.own import Encoder
+from fedproc.networks.own import OwnEncoder
 from fedproc.runs.model import load_model
 from fedproc.simulation.drive import Run
 from fedproc.simulation.preparation import Library
@@ -46,8 +46,7 @@ class TensorBoard(Tracker):
         done = int(run.result.get("rounds", 0))
         there = (path / "model.safetensors").exists() and run.experiment.val_fraction == 0
         if there and self.number(path, EMBEDDED) != done:
-            own = run.experiment.own.encoder
-            network = run.experiment.network if own is None else own.given
+            network = run.experiment.own.encoder or run.experiment.network
             self._embed(path, Library().images(run.experiment), done, network)
             self.put(path, EMBEDDED, done)
 
@@ -62,7 +61,7 @@ class TensorBoard(Tracker):
             self._writers[path] = self._make(str(self.folder(path)), purge_step=self.written(path) + 1)
         return self._writers[path]
 
-    def _embed(self, path: Path, images: Images, step: int, network: str | Encoder) -> None:
+    def _embed(self, path: Path, images: Images, step: int, network: str | OwnEncoder) -> None:
         labels = images.test.labels
         each = max(1, min(EACH, MOST // images.classes))
         index = np.concatenate([np.flatnonzero(labels == k)[:each] for k in range(images.classes)])
