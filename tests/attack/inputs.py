@@ -9,13 +9,17 @@ import json
 import math
 import os
 import pickle
+import random
 import re
 import tarfile
+import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import torch
@@ -346,7 +350,8 @@ def run_files(tally: Tally, place: Path, seconds: float, seed: int) -> None:
         return outcome
 
     cases = st.tuples(st.sampled_from(names), st.lists(st.integers(0, 40), max_size=4), JSON, st.booleans())
-    fuzz(tally, cases, attack, seconds / 2, seed)
+    fuzz(tally, cases, attack, seconds / 3, seed)
+    names_on_pages(tally, place, seconds / 3, seed)
     index = place / "left" / "checkpoint"
     newest = max(index.iterdir()) / "checkpoint.json"
     whole_index = newest.read_bytes()
@@ -362,8 +367,87 @@ def run_files(tally: Tally, place: Path, seconds: float, seed: int) -> None:
         newest.write_bytes(whole_index)
         return outcome
 
-    fuzz(tally, st.tuples(st.lists(st.integers(0, 40), max_size=5), JSON), attack_checkpoint, seconds / 2, seed)
-    tally.note = "any JSON value at any place of each file, checksums made to fit; a page is drawn of some"
+    fuzz(tally, st.tuples(st.lists(st.integers(0, 40), max_size=5), JSON), attack_checkpoint, seconds / 3, seed)
+    tally.note = (
+        "any JSON value at any place of each file, checksums made to fit; a page is drawn of some, "
+        "and of names with control characters"
+    )
+
+
+CONTROLS = (
+    "\x1b", "\x00", "\x01", "\x08", "\t", "\n", "\x0b", "\x0c", "\r", "\x1f", "\x7f", "\x85", "\x9b", "\u2028",
+    "\u202e", "\ufffe", "\uffff", "\ud800",
+)  # fmt: skip
+SHOWN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
+Place = tuple[str, tuple[str | int, ...]]
+
+
+def names_on_pages(tally: Tally, place: Path, seconds: float, seed: int) -> None:
+    """Names with control characters in the files that a page shows names of, and the page: first in all places at once
+    that are not refused, then in some.
+    """
+    end, chance = time.monotonic() + seconds, random.Random(seed)
+    folder = place / "whole"
+    files = ("partition.json", "config.json", "result.json", "environment.json")
+    before = {name: json.loads((folder / name).read_text()) for name in files}
+    clients = [f"site-{number}" for number in range(len(before["partition.json"]["counts"]))]
+    whole = {**before, "partition.json": {**before["partition.json"], "client_names": clients}}
+    places: list[tuple[Place, str]] = []
+    everywhere = [(name, way) for name in files for way in texts_in(whole[name])]
+    for number, one in enumerate(everywhere):
+        case = [(one, CONTROLS[(number + seed) % len(CONTROLS)])]
+        outcome = told(lambda case=case: (write_names(folder, whole, case), look(folder)))
+        if outcome == "fine":
+            places += case
+        tally.count(outcome, case)
+    cases = [places]
+    while cases:
+        case = cases.pop()
+        write_names(folder, whole, case)
+        tally.count(drawn_page(folder, place / "page"), case)
+        if time.monotonic() < end and len(tally.problems) <= 5:
+            some = chance.sample(places, min(len(places), chance.choice((1, 1, 2, 5))))
+            cases.append([(one, chance.choice(CONTROLS)) for one, _ in some])
+    write_names(folder, before, [])
+
+
+def texts_in(content: Any) -> list[tuple[str | int, ...]]:
+    """The ways to all texts of nested content but checksums."""
+    if isinstance(content, str):
+        return [()]
+    if not isinstance(content, dict | list):
+        return []
+    pairs = content.items() if isinstance(content, dict) else enumerate(content)
+    return [(key, *way) for key, inner in pairs if "checksum" not in str(key) for way in texts_in(inner)]
+
+
+def write_names(folder: Path, files: Mapping[str, Any], case: list[tuple[Place, str]]) -> None:
+    """The files, with a character put into the text at each of the places, and the checksums that fit."""
+    for name, content in files.items():
+        made = json.loads(json.dumps(content))
+        for (file, way), character in case:
+            if file == name:
+                inner = made
+                for key in way[:-1]:
+                    inner = inner[key]
+                inner[way[-1]] = f"{inner[way[-1]][:2]}{character}{inner[way[-1]][2:]}"
+        if "checksum" in made:
+            del made["checksum"]
+            made["checksum"] = content_checksum(made)
+        (folder / name).write_text(json.dumps(made))
+
+
+def drawn_page(folder: Path, out: Path) -> str:
+    """A page of the run: drawn without control characters, its figures whole, or refused in a sentence."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of letters that no font has
+        outcome = told(lambda: (look(folder), write_report([folder], out)))
+    if outcome != "fine":
+        return outcome
+    for path in (out / "index.html", *sorted(out.rglob("*.svg"))):
+        if found := SHOWN.search(text := path.read_text()):
+            return f"{path.name} holds {found[0]!r}: {text[max(0, found.start() - 60) : found.end() + 20]!r}"
+    return told(lambda: [ElementTree.parse(path) for path in out.rglob("*.svg")])
 
 
 def put(content: Any, way: list[int], value: Any) -> Any:
