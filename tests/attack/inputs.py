@@ -404,7 +404,7 @@ def names_on_pages(tally: Tally, place: Path, seconds: float, seed: int) -> None
     while cases:
         case = cases.pop()
         write_names(folder, whole, case)
-        tally.count(drawn_page(folder, place / "page"), case)
+        tally.count(drawn_page(folder, place / "page"), case if case is not places else f"{len(places)} names at once")
         if time.monotonic() < end and len(tally.problems) <= 5:
             some = chance.sample(places, min(len(places), chance.choice((1, 1, 2, 5))))
             cases.append([(one, chance.choice(CONTROLS)) for one, _ in some])
