@@ -63,8 +63,7 @@ def write_file(path: Path, fill: Callable[[Path], object]) -> None:
             temporary.unlink(missing_ok=True)  # a link left here would be written through
             fill(temporary)
             _sync(temporary)
-            os.replace(temporary, path)
-            _sync(path.parent)
+            move(temporary, path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -89,11 +88,16 @@ def write_folder(path: Path, fill: Callable[[Path], object], remove: Callable[[P
             remove(path)
             if path.is_dir() and (others := sorted(entry.name for entry in path.iterdir())):
                 raise InputError(f"{path}: holds {others[0]}, which is not the run's; move it away")
-            os.replace(temporary, path)
-            _sync(path.parent)
+            move(temporary, path)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
+
+
+def move(path: Path, target: Path) -> None:
+    """Rename what is synced, within its folder; a power failure after this does not undo it."""
+    os.replace(path, target)
+    _sync(target.parent)
 
 
 def sweep(folder: Path, names: str = ".*") -> None:

@@ -23,7 +23,7 @@ from tally import HEAD, Tally  # noqa: E402
 
 Attack = Callable[[Tally, Path, float, int], None]
 ATTACKS: dict[str, tuple[str, Attack, float]] = {  # with the share of the time
-    "kills": ("kill before a file operation", folders.kills, 4),
+    "kills": ("kill at a file operation", folders.kills, 4),
     "disks": ("full disk", folders.full_disks, 2),
     "damage": ("damaged file", folders.damages, 4),
     "payloads": ("hostile payload", inputs.payloads, 1),

@@ -6,15 +6,20 @@ import contextlib
 import gzip
 import io
 import json
+import math
 import os
 import pickle
+import random
 import re
 import tarfile
-from collections.abc import Callable
+import time
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import torch
@@ -96,14 +101,29 @@ def told(act: Callable[[], object], *allowed: type[Exception]) -> str:
     return "fine"
 
 
-EXPECTED = Expected({"params": ((3,), torch.float32), "counters": ((1,), torch.int64)}, {"samples": None})
+EXPECTED = Expected(
+    {
+        "params": ((3,), torch.float32),
+        "counters": ((1,), torch.int64),
+        "class_counts": ((2,), torch.int64),
+        "losses": ((2,), torch.float32),
+        "seen": ((2,), torch.float32),
+    },
+    {"samples": None, "classes": 3},
+    frozenset({"seen"}),
+    frozenset({"losses"}),
+)
+GOOD = Payload(
+    {name: torch.ones(shape, dtype=dtype) for name, (shape, dtype) in EXPECTED.tensors.items()},
+    {"samples": 3, "classes": 3},
+)
+MOST = 1 << 53
 TASK = Task(Kind.TRAIN, 0, 0, Payload({"params": torch.zeros(3)}, {}), EXPECTED, {"lr": 0.1})
 
 
 def payloads(tally: Tally, place: Path, seconds: float, seed: int) -> None:
     """Replies and tasks as a hostile site or server would write them: refused, or whole and finite."""
-    good = Payload({"params": torch.zeros(3), "counters": torch.zeros(1, dtype=torch.int64)}, {"samples": 3})
-    reply, task = codec.encode_reply(Reply(good, None, {"train": 1.0})), codec.encode_task(TASK)
+    reply, task = codec.encode_reply(Reply(GOOD, None, {"train": 1.0})), codec.encode_task(TASK)
     fields = [*json.loads(task.head), *json.loads(reply.head)]
     heads = st.tuples(st.sampled_from(["reply", "task"]), st.sampled_from(fields), JSON)
 
@@ -120,16 +140,7 @@ def payloads(tally: Tally, place: Path, seconds: float, seed: int) -> None:
             message = replace(message, head=json.dumps({**json.loads(message.head), way: how}).encode())
         if kind == "task":
             return told(lambda: codec.decode_task(message), Refused)
-        consumed: list[Payload] = []
-
-        def take() -> None:
-            exchange = Exchange([TASK], lambda task, payload: consumed.append(payload))
-            if not exchange.take(0, codec.decode_reply(message)):
-                raise Refused(exchange.refused[0])
-
-        outcome = told(take, Refused)
-        finite = all(bool(torch.isfinite(each.tensors["params"]).all()) for each in consumed)
-        return outcome if finite else "not finite, and taken"
+        return taken(message)[0]
 
     kinds = st.sampled_from(["reply", "task"])
     ways = st.one_of(
@@ -138,8 +149,103 @@ def payloads(tally: Tally, place: Path, seconds: float, seed: int) -> None:
         st.tuples(kinds, st.just("noise"), st.binary(max_size=200)),
         heads,
     )
-    fuzz(tally, ways, attack, seconds, seed)
-    tally.note = "replies and tasks: changed bytes, changed fields, noise"
+    for flaw in FLAWS:
+        tally.count(flawed([flaw]), flaw)
+    fuzz(tally, st.lists(st.sampled_from(FLAWS), max_size=3), flawed, seconds / 2, seed)
+    fuzz(tally, ways, attack, seconds / 2, seed)
+    tally.note = f"replies and tasks: changed bytes, changed fields, noise; {len(FLAWS)} flaws of tensors and counts"
+
+
+def taken(message: codec.Message) -> tuple[str, list[Payload]]:
+    """Whether a reply is taken; nothing that is may be unsound, and no time anything but a time."""
+    consumed: list[Payload] = []
+    exchange = Exchange([TASK], lambda task, payload: consumed.append(payload))
+
+    def take() -> None:
+        if not exchange.take(0, codec.decode_reply(message)):
+            raise Refused(exchange.refused[0])
+
+    outcome = told(take, Refused)
+    if not all(math.isfinite(spent) and spent >= 0 for spent in exchange.seconds.values()):
+        return f"taken, though it took {exchange.seconds}", consumed
+    wrong = [why for each in consumed for why in unsound(each.tensors, each.counts)]
+    return f"taken, though {wrong[0]}" if wrong else outcome, consumed
+
+
+def unsound(tensors: Mapping[str, torch.Tensor], counts: Mapping[str, Any]) -> list[str]:
+    """What is wrong with an answer to TASK, told without the guard; what only observes may be missing."""
+    wrong = [f"{name} is missing" for name in EXPECTED.tensors if name not in tensors and name != "seen"]
+    wrong += [why for name, tensor in tensors.items() if (why := _unsound(name, tensor))]
+    wrong += ["other counts"] if set(counts) != set(EXPECTED.counts) else []
+    wrong += [f"{name} is {each!r}" for name, each in counts.items() if type(each) is not int or not 0 < each < MOST]
+    return wrong + (["other classes"] if counts.get("classes") != 3 else [])
+
+
+def _unsound(name: str, tensor: torch.Tensor) -> str:
+    if name not in EXPECTED.tensors:
+        return f"{name} was not asked for"
+    if (tuple(tensor.shape), tensor.dtype) != EXPECTED.tensors[name]:
+        return f"{name} is {tensor.dtype} of {tuple(tensor.shape)}"
+    numbers = tensor.flatten().tolist()
+    if name in ("params", "seen") and not all(map(math.isfinite, numbers)):
+        return f"{name} is not finite"
+    return f"{name} is {numbers}" if name == "class_counts" and not all(0 <= each < MOST for each in numbers) else ""
+
+
+Flaw = tuple[str, str, Any]
+NUMBERS = (float("nan"), float("inf"), -float("inf"), 1e-45, -1e-40, 3.4e38, -3.4e38, -0.0)
+WHOLE = (-1, 0, MOST - 1, MOST, (1 << 63) - 1, -(1 << 63))
+SHAPES = ((), (0,), (1,), (2,), (3,), (4,), (3, 1), (1, 3), (2, 0), (1, 1, 1))
+KINDS = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
+ODD_COUNTS = (*WHOLE, 1, 4, 1 << 64, True, False, None, 3.0, 0.5, float("nan"), float("inf"), "3", [3], {"3": 3})
+FLAWS: list[Flaw] = [
+    *(("number", name, each) for name in ("params", "losses", "seen") for each in NUMBERS),
+    *(("number", name, each) for name in ("counters", "class_counts") for each in WHOLE),
+    *(("shape", name, each) for name in EXPECTED.tensors for each in SHAPES),
+    *(("dtype", name, each) for name in EXPECTED.tensors for each in KINDS),
+    *(("tensor", name, each) for name in (*EXPECTED.tensors, "more") for each in (False, True)),
+    *(("count", name, each) for name in (*EXPECTED.counts, "more") for each in ODD_COUNTS),
+    *(("no count", name, None) for name in EXPECTED.counts),
+    *(("seconds", name, each) for name in ("train", "more") for each in (*ODD_COUNTS, -1e300, 1e300)),
+]
+
+
+def flawed(flaws: list[Flaw]) -> str:
+    """An answer with these flaws: refused if one of them makes it unsound, and only then."""
+    tensors, counts, seconds = dict(GOOD.tensors), dict(GOOD.counts), {"train": 1.0}
+    for what, name, how in flaws:
+        if what == "tensor":
+            tensors.pop(name, None)
+            if how:
+                tensors[name] = torch.ones(EXPECTED.tensors.get(name, ((3,),))[0])
+        elif what == "count":
+            counts[name] = how
+        elif what == "no count":
+            counts.pop(name, None)
+        elif what == "seconds":
+            seconds[name] = how
+        elif name in tensors and what == "shape":
+            tensors[name] = torch.ones(how, dtype=tensors[name].dtype)
+        elif name in tensors and what == "dtype":
+            tensors[name] = tensors[name].to(how)
+        elif name in tensors and tensors[name].numel():
+            tensors[name] = tensors[name].clone()
+            with contextlib.suppress(
+                RuntimeError, ValueError, OverflowError
+            ):  # another dtype by now, which has no such
+                tensors[name].view(-1)[-1] = how
+    wrong = unsound({name: each for name, each in tensors.items() if name != "seen"}, counts)
+    outcome, consumed = taken(codec.encode_reply(Reply(Payload(tensors, counts), None, seconds)))
+    if not wrong and outcome.startswith("refused"):
+        return f"not taken, though nothing is wrong: {outcome}"
+    if wrong and outcome == "fine":
+        return f"taken, though {wrong[0]}"
+    left = [each for each in consumed if "seen" not in each.tensors]
+    return (
+        "left out, though nothing is wrong"
+        if left and "seen" in tensors and not _unsound("seen", tensors["seen"])
+        else outcome
+    )
 
 
 def configs(tally: Tally, place: Path, seconds: float, seed: int) -> None:
@@ -244,7 +350,8 @@ def run_files(tally: Tally, place: Path, seconds: float, seed: int) -> None:
         return outcome
 
     cases = st.tuples(st.sampled_from(names), st.lists(st.integers(0, 40), max_size=4), JSON, st.booleans())
-    fuzz(tally, cases, attack, seconds / 2, seed)
+    fuzz(tally, cases, attack, seconds / 3, seed)
+    names_on_pages(tally, place, seconds / 3, seed)
     index = place / "left" / "checkpoint"
     newest = max(index.iterdir()) / "checkpoint.json"
     whole_index = newest.read_bytes()
@@ -260,8 +367,87 @@ def run_files(tally: Tally, place: Path, seconds: float, seed: int) -> None:
         newest.write_bytes(whole_index)
         return outcome
 
-    fuzz(tally, st.tuples(st.lists(st.integers(0, 40), max_size=5), JSON), attack_checkpoint, seconds / 2, seed)
-    tally.note = "any JSON value at any place of each file, checksums made to fit; a page is drawn of some"
+    fuzz(tally, st.tuples(st.lists(st.integers(0, 40), max_size=5), JSON), attack_checkpoint, seconds / 3, seed)
+    tally.note = (
+        "any JSON value at any place of each file, checksums made to fit; a page is drawn of some, "
+        "and of names with control characters"
+    )
+
+
+CONTROLS = (
+    "\x1b", "\x00", "\x01", "\x08", "\t", "\n", "\x0b", "\x0c", "\r", "\x1f", "\x7f", "\x85", "\x9b", "\u2028",
+    "\u202e", "\ufffe", "\uffff", "\ud800",
+)  # fmt: skip
+SHOWN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
+Place = tuple[str, tuple[str | int, ...]]
+
+
+def names_on_pages(tally: Tally, place: Path, seconds: float, seed: int) -> None:
+    """Names with control characters in the files that a page shows names of, and the page: first in all places at once
+    that are not refused, then in some.
+    """
+    end, chance = time.monotonic() + seconds, random.Random(seed)
+    folder = place / "whole"
+    files = ("partition.json", "config.json", "result.json", "environment.json")
+    before = {name: json.loads((folder / name).read_text()) for name in files}
+    clients = [f"site-{number}" for number in range(len(before["partition.json"]["counts"]))]
+    whole = {**before, "partition.json": {**before["partition.json"], "client_names": clients}}
+    places: list[tuple[Place, str]] = []
+    everywhere = [(name, way) for name in files for way in texts_in(whole[name])]
+    for number, one in enumerate(everywhere):
+        case = [(one, CONTROLS[(number + seed) % len(CONTROLS)])]
+        outcome = told(lambda case=case: (write_names(folder, whole, case), look(folder)))
+        if outcome == "fine":
+            places += case
+        tally.count(outcome, case)
+    cases = [places]
+    while cases:
+        case = cases.pop()
+        write_names(folder, whole, case)
+        tally.count(drawn_page(folder, place / "page"), case if case is not places else f"{len(places)} names at once")
+        if time.monotonic() < end and len(tally.problems) <= 5:
+            some = chance.sample(places, min(len(places), chance.choice((1, 1, 2, 5))))
+            cases.append([(one, chance.choice(CONTROLS)) for one, _ in some])
+    write_names(folder, before, [])
+
+
+def texts_in(content: Any) -> list[tuple[str | int, ...]]:
+    """The ways to all texts of nested content but checksums."""
+    if isinstance(content, str):
+        return [()]
+    if not isinstance(content, dict | list):
+        return []
+    pairs = content.items() if isinstance(content, dict) else enumerate(content)
+    return [(key, *way) for key, inner in pairs if "checksum" not in str(key) for way in texts_in(inner)]
+
+
+def write_names(folder: Path, files: Mapping[str, Any], case: list[tuple[Place, str]]) -> None:
+    """The files, with a character put into the text at each of the places, and the checksums that fit."""
+    for name, content in files.items():
+        made = json.loads(json.dumps(content))
+        for (file, way), character in case:
+            if file == name:
+                inner = made
+                for key in way[:-1]:
+                    inner = inner[key]
+                inner[way[-1]] = f"{inner[way[-1]][:2]}{character}{inner[way[-1]][2:]}"
+        if "checksum" in made:
+            del made["checksum"]
+            made["checksum"] = content_checksum(made)
+        (folder / name).write_text(json.dumps(made))
+
+
+def drawn_page(folder: Path, out: Path) -> str:
+    """A page of the run: drawn without control characters, its figures whole, or refused in a sentence."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of letters that no font has
+        outcome = told(lambda: (look(folder), write_report([folder], out)))
+    if outcome != "fine":
+        return outcome
+    for path in (out / "index.html", *sorted(out.rglob("*.svg"))):
+        if found := SHOWN.search(text := path.read_text()):
+            return f"{path.name} holds {found[0]!r}: {text[max(0, found.start() - 60) : found.end() + 20]!r}"
+    return told(lambda: [ElementTree.parse(path) for path in out.rglob("*.svg")])
 
 
 def put(content: Any, way: list[int], value: Any) -> Any:

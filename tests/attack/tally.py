@@ -33,10 +33,10 @@ class Tally:
     problems: list[str] = field(default_factory=list)
     note: str = ""
 
-    def count(self, outcome: str, case: object = "") -> None:
-        """An outcome is `fine`, `refused: a sentence`, or a problem."""
+    def count(self, outcome: str, case: object = "", may_refuse: bool = True) -> None:
+        """An outcome is `fine`, `refused: a sentence`, or a problem; a refusal is one too where it may not be."""
         self.tried += 1
-        if outcome.startswith("refused"):
+        if outcome.startswith("refused") and may_refuse:
             self.refused += 1
         elif outcome != "fine":
             self.problems.append(f"{self.what}: {case}: {outcome}"[:2000])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -46,3 +47,17 @@ def test_a_split_that_was_interrupted_is_continued(tmp_path: Path) -> None:
     assert everything(tmp_path / "cut") == everything(tmp_path / "whole")
     with pytest.raises(InputError, match="already there; expected a new or empty folder"):
         write_sites(images, SHARES, tmp_path / "cut")
+
+
+def test_the_end_of_a_split_survives_a_power_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is synced once sites.json has its name."""
+    out, then = tmp_path / "sites", []
+    real = os.fsync
+
+    def sync(handle: int) -> None:
+        then.append((os.readlink(f"/proc/self/fd/{handle}"), (out / "sites.json").exists()))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    write_sites(toy_images(), SHARES, out)
+    assert then[-1] == (str(out), True)

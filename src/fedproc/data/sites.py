@@ -15,7 +15,7 @@ from PIL import Image
 from fedproc.data.images import Bytes, Images, Split
 from fedproc.data.partition import Indices
 from fedproc.errors import InputError
-from fedproc.files import TEMPORARY, naming, read_text, write_json
+from fedproc.files import TEMPORARY, move, naming, read_text, write_json
 
 DONE, BEGUN = "sites.json", ".sites-begun.json"
 
@@ -49,7 +49,7 @@ def write_sites(
         for site, share in sites.items():
             _write(images.train, share, out / site, folders, progress)
         _write(images.test, np.arange(len(images.test)), out / "test", folders, progress)
-        os.replace(out / BEGUN, out / DONE)
+        move(out / BEGUN, out / DONE)
 
 
 def _expect_room(out: Path, summary: dict[str, Any]) -> None:
