@@ -14,11 +14,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from fedproc.files import kind_of
+from fedproc.runs.made import foreign
 from fedproc.simulation.drive import Run
 from fedproc.simulation.watching import Record
-from fedproc.watchers.tracker import Tracker, config_of, numbers, scalars
+from fedproc.watchers.tracker import ID, Tracker, config_of, numbers, scalars
 
-ID = "run-id"  # a file that holds what MLflow calls the run
 TAG = "fedproc.folder"
 METRICS, PARAMS, LETTERS = 1000, 100, 500  # the most that one batch may hold, and a parameter
 
@@ -62,11 +63,12 @@ class MLflow(Tracker):
     def _run(self, path: Path, label: str) -> str:
         """What MLflow calls the run in a folder; begun with its parameters where it knows none."""
         if self._client is None:
-            store = self.folder(self.home) / "mlflow.db"
-            self._client = self._make_client(os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{store.resolve()}"))
-        file = self.folder(path) / ID
-        if file.exists():
-            return file.read_text().strip()
+            store = self.folder(self.home).resolve() / "mlflow.db"
+            if (what := kind_of(store)) is not None:
+                raise foreign(store, what)
+            self._client = self._make_client(os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{store}"))
+        if (known := self.identity(path)) is not None:
+            return known
         experiment = self._experiment()
         where = str(path.resolve())
         for old in self._client.search_runs([experiment], f"tags.`{TAG}` = '{where}'"):
@@ -84,7 +86,7 @@ class MLflow(Tracker):
         if found is not None:
             return str(found.experiment_id)
         local = "MLFLOW_TRACKING_URI" not in os.environ
-        artifacts = (self.folder(self.home) / "artifacts").resolve().as_uri() if local else None
+        artifacts = (self.folder(self.home).resolve() / "artifacts").as_uri() if local else None
         return str(self._client.create_experiment(name, artifact_location=artifacts))
 
 
