@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sqlite3
+import struct
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from fedproc.runs import made
 from fedproc.runs.made import expect_plain
 from fedproc.simulation import drive
 from fedproc.simulation.watching import Everybody
+from fedproc.watchers.mlflow import SEVERAL
 from fedproc.watchers.tracker import Tracker
 from fedproc.watchers.trackers import TRACKERS, finish, trackers
 
@@ -155,6 +159,32 @@ def test_a_file_in_place_of_the_folder_and_a_hidden_one_are_named(run: Path) -> 
     (run / ".wandb").symlink_to(run)
     with pytest.raises(InputError, match=r"\.wandb: a link"):
         trackers("wandb", run)
+
+
+def hot_journal(store: Path, names: Path) -> None:
+    """A store that was left in the middle of a write, whose journal says that it is one of those that `names` lists."""
+    with closing(sqlite3.connect(store)) as begun:
+        begun.execute("create table t(x)")
+        begun.commit()
+    with closing(sqlite3.connect(store, isolation_level=None)) as under_way:
+        under_way.execute("pragma cache_size=1")
+        under_way.execute("begin immediate")
+        under_way.executemany("insert into t values(?)", [(bytes(1000),)] * 2000)
+        journal, half = store.with_name(f"{store.name}-journal").read_bytes(), store.read_bytes()
+        under_way.execute("rollback")
+    name = str(names).encode()
+    page = (1 << 30) // 4096 + 1  # the one that locks are on
+    end = struct.pack(">I", page) + name + struct.pack(">II", len(name), sum(name)) + SEVERAL
+    store.write_bytes(half)
+    store.with_name(f"{store.name}-journal").write_bytes(journal + end)
+
+
+def test_a_journal_that_would_have_a_file_elsewhere_deleted_is_refused(pictures: Path, run: Path, victim: Path) -> None:
+    (run / "mlflow").mkdir()
+    hot_journal(run / "mlflow" / "mlflow.db", victim / "precious")
+    with pytest.raises(InputError, match=r"mlflow\.db-journal: names a file elsewhere"):
+        tracked(pictures, run, "mlflow")
+    assert content(victim) == {"precious": b"1\n"}
 
 
 def test_links_that_wandb_makes_are_its_own(tmp_path: Path) -> None:

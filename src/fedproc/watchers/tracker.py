@@ -2,8 +2,8 @@
 of a run that is continued or was finished without them.
 
 A tracker says in `log` how rounds are written and in `finished` what is said of a run that is over. How far it is
-stands in a folder of its name inside the run folder. What goes wrong with it never ends a run; a folder of its name that
-holds links or pipes is refused, since it would be written through them.
+stands in a folder of its name inside the run folder. What goes wrong with it never ends a run; a folder of its
+name that holds links or pipes is refused, since they would be written through.
 """
 
 from __future__ import annotations
