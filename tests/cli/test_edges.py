@@ -105,7 +105,7 @@ def test_classes_whose_names_cannot_be_shown_are_refused(
         *(
             (f"{how}fedproc {words} >/dev/full", 1, b"fedproc: the output: No space left on device\n")
             for words in ("--version", "--help", "run --help", "data show --help")
-            for how in ("", "PYTHONUNBUFFERED=1 ")
+            for how in ("env -u PYTHONUNBUFFERED ", "PYTHONUNBUFFERED=1 ")
         ),
         ("fedproc run --help >&-", 0, b""),
         ("fedproc run --help | true; exit ${PIPESTATUS[0]}", None, b""),
