@@ -102,6 +102,13 @@ def test_classes_whose_names_cannot_be_shown_are_refused(
         ("fedproc list methods >&-", 0, b""),
         ("fedproc list methods >&- 2>&-", 0, b""),
         ("fedproc list methods >/dev/full", 1, b"fedproc: the output: No space left on device\n"),
+        *(
+            (f"{how}fedproc {words} >/dev/full", 1, b"fedproc: the output: No space left on device\n")
+            for words in ("--version", "--help", "run --help", "data show --help")
+            for how in ("env -u PYTHONUNBUFFERED ", "PYTHONUNBUFFERED=1 ")
+        ),
+        ("fedproc run --help >&-", 0, b""),
+        ("fedproc run --help | true; exit ${PIPESTATUS[0]}", None, b""),
         ("fedproc run --nonsense 2>&-", 2, b""),
         ("fedproc run --nonsense 2>/dev/full", 2, b""),
         ("fedproc list methods | true; exit ${PIPESTATUS[0]}", None, b""),

@@ -326,6 +326,44 @@ def test_configs_of_no_sense_are_named(compared: Path, tmp_path: Path, name: str
         gather([tmp_path / "cmp"])
 
 
+@pytest.mark.parametrize("sign", ["\x1b[2J", "\x00", "\x9b", "\n", "\uffff", "\ud800"])
+@pytest.mark.parametrize("field", ["class_names", "client_names"])
+def test_names_that_no_figure_can_hold_are_refused(compared: Path, tmp_path: Path, field: str, sign: str) -> None:
+    shutil.copytree(compared, tmp_path / "cmp")
+    for path in (tmp_path / "cmp").rglob("partition.json"):
+        held = json.loads(path.read_text())
+        names = held["class_names"] if field == "class_names" else [str(k) for k in range(len(held["counts"]))]
+        path.write_text(json.dumps({**held, field: [f"a{sign}b", *names[1:]]}))
+    with pytest.raises(InputError, match=r"partition\.json: .*expected (a name without control characters|JSON)"):
+        write_report([tmp_path / "cmp"], tmp_path / "page")
+
+
+def test_no_control_characters_of_strangers_reach_the_page(compared: Path, tmp_path: Path) -> None:
+    odd = "x\x1b]0;owned\x07\x00\x9b\x7f\uffff"
+    shutil.copytree(compared, tmp_path / "cmp")
+    (tmp_path / "cmp" / "fedproc").rename(tmp_path / "cmp" / "x\x1b[2J\x9b")  # a row's label
+    for path in (tmp_path / "cmp").rglob("environment.json"):
+        said = json.loads(path.read_text())
+        said |= {"device": odd, "commit": odd, "packages": {odd: odd}, "command": ["fedproc", odd], "started": odd}
+        path.write_text(json.dumps(said))
+    for path in (tmp_path / "cmp" / "fedavg").rglob("config.json"):
+        change_config(path, method=odd, data=odd, network=odd, fingerprint=odd)
+    failed = tmp_path / "cmp" / "fedavg" / "seed-0" / "result.json"
+    whole = {"status": "failed", "round": 1, "reason": odd, "label": odd}
+    failed.write_text(json.dumps(whole))
+    (tmp_path / "cmp" / "comparison.json").write_text(json.dumps({"rows": {odd: {}}, "reference": odd}))
+    write_report([tmp_path / "cmp"], tmp_path / "page")
+    seen = 0
+    for path in (tmp_path / "page").rglob("*"):
+        if path.suffix in (".html", ".svg", ".csv", ".md", ".tex"):
+            text = path.read_text(encoding="utf-8")
+            assert not re.search("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\uffff]", text), path
+            seen += "owned" in text
+            if path.suffix == ".svg":
+                ElementTree.fromstring(text)
+    assert seen > 1
+
+
 def test_config_files_of_others_are_left_alone(compared: Path, tmp_path: Path) -> None:
     shutil.copytree(compared, tmp_path / "cmp")
     (tmp_path / "cmp" / "elsewhere").mkdir()

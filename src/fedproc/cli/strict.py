@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -41,6 +42,15 @@ class Parser(argparse.ArgumentParser):
         if fill is not None:
             fill(self)
         return self
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Help that cannot be written is told, where argparse would be silent."""
+        if message:
+            (file or sys.stderr).write(message)
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        sys.stdout.flush()
+        super().exit(status, message)
 
     def parse_strictly(self, words: list[str], whole: Callable[[], Parser]) -> argparse.Namespace:
         """Like parse_args, but names the first word it does not understand and suggests a flag, of any command that the

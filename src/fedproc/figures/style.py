@@ -18,6 +18,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from fedproc.cells import legible
+
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666", "#B8A800")
 METHODS = ("fedavg", "fedproc", "moon", "scaffold", "fedprox", "fednova", "solo", "fedavgm")  # their colours are fixed
 DASHES = ("--", ":", "-.")
@@ -61,8 +63,10 @@ def legend(made: Figure, panels: Sequence[Axes]) -> None:
 
 
 def plain(text: str) -> str:
-    """A label taken literally: a $ begins no formula, and one that begins with _ is not left out of the legend."""
-    return ("\u200b" if text.startswith("_") else "") + text.replace("$", r"\$")
+    """A label taken literally: a $ begins no formula, one that begins with _ is not left out of the legend, and control
+    characters, which no SVG can hold, are shown as a sign.
+    """
+    return ("\u200b" if text.startswith("_") else "") + legible(text).replace("$", r"\$")
 
 
 @dataclass
@@ -100,7 +104,7 @@ class Picture:
         drawn = io.StringIO()
         with rc_context({"svg.fonttype": "none", "svg.hashsalt": "fedproc"}):
             self._draw(drawn, "svg", {"Date": None})
-        root = ElementTree.fromstring(drawn.getvalue())
+        root = ElementTree.fromstring(legible(drawn.getvalue()))
         named = {each.get("id"): each for each in root.iter(f"{{{SVG}}}g")}
         for name, texts in self.texts.items():
             if name not in named:
@@ -109,7 +113,7 @@ class Picture:
             if len(shapes) != len(texts):
                 raise ValueError(f"{name}: {len(shapes)} shapes were drawn for {len(texts)} values")
             for shape, text in zip(shapes, texts, strict=True):
-                ElementTree.SubElement(shape, f"{{{SVG}}}title").text = text
+                ElementTree.SubElement(shape, f"{{{SVG}}}title").text = legible(text)
         return ElementTree.tostring(root, encoding="unicode")
 
 

@@ -14,6 +14,7 @@ from importlib.resources import files as resources
 from pathlib import Path
 from xml.etree import ElementTree
 
+from fedproc.cells import legible
 from fedproc.errors import InputError
 from fedproc.figures.style import Line, Picture
 from fedproc.files import kind_of, naming, read_bytes, read_text, write_file, write_json
@@ -38,7 +39,7 @@ class Page:
 
     def table(self, name: str, table: Table, caption: bool = True, texts: dict[str, str] | None = None) -> str:
         """A table, and its files: `texts`, or those it makes itself."""
-        self.tables[name] = texts or table.formats()
+        self.tables[name] = {kind: legible(text) for kind, text in (texts or table.formats()).items()}
         links = " · ".join(
             f'<a download="{name}.{kind}" href="data:text/plain;base64,{_base64(text)}">{WORDS[kind]}</a>'
             for kind, text in self.tables[name].items()
@@ -62,6 +63,7 @@ class Page:
         self.sections.append((anchor, title, "\n".join(part for part in parts if part)))
 
     def html(self, head: str) -> str:
+        """The page; what strangers' files say stands in it without control characters."""
         own = resources("fedproc.report")
         style, script = (own.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
         links = "".join(f'<li><a href="#{anchor}">{escape(title)}</a></li>' for anchor, title, _ in self.sections)
@@ -69,7 +71,7 @@ class Page:
             f'<section id="{anchor}"><h2>{escape(title)}</h2>\n{text}</section>'
             for anchor, title, text in self.sections
         )
-        return (
+        return legible(
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
             f'<meta http-equiv="Content-Security-Policy" content="{_policy(style, script)}">'
             f'<meta name="viewport" content="width=device-width, initial-scale=1">{TITLE}'
@@ -146,7 +148,7 @@ def _keys(lines: Mapping[str, Line]) -> str:
 
 def _read(path: Path) -> str:
     try:
-        return harmless(read_text(path))
+        return legible(harmless(read_text(path)))
     except InputError:
         raise
     except (OSError, ValueError, ElementTree.ParseError) as error:

@@ -19,19 +19,28 @@ TOP = (
     r"(config|environment|partition|result)\.json|(metrics|confusion|sites)\.jsonl|(model|averaged)\.safetensors|"
     r"model\.onnx|(split|(test-)?predictions|sites)\.csv"
 )
+OWN = r"(\.tmp-)?(run-id|rounds-written|round-(embedded|finished))"  # what trackers of ours remember
 TENSORBOARD = (
-    r"events\.out\.tfevents\.[^/]*|rounds-written|round-(embedded|finished)|projector_config\.pbtxt|"
+    rf"events\.out\.tfevents\.[^/]*|{OWN}|projector_config\.pbtxt|"
     r"\d{5,}/z/(tensors\.tsv|metadata\.tsv|sprite\.png)"
 )
 # what MLflow and Weights & Biases write: their names are theirs, so whatever lies in a run of theirs
-MLFLOW = r"mlflow\.db|run-id|rounds-written|round-finished|artifacts/.*"
-WANDB = r"run-id|rounds-written|round-finished|latest-run|debug(-internal)?\.log|(offline-)?run-[^/]+/.*"
+MLFLOW = rf"mlflow\.db|{OWN}|artifacts/.*"
+WANDB = rf"{OWN}|latest-run|debug(-internal)?\.log|(offline-)?run-[^/]+/.*"
 MADE = re.compile(
     rf"(?P<top>{TOP})|checkpoint/{ROUND}/({PART})|clients/{STATE}|models/client-\d{{3,}}\.safetensors|"
     rf"tensorboard/({TENSORBOARD})|mlflow/({MLFLOW})|wandb/({WANDB})"
 )
 FOLDERS = ("checkpoint", "clients", "models", "tensorboard")
 TRACKERS = ("mlflow", "wandb")
+# links that W&B makes and replaces in its folder, and where they lead; it never writes through one
+IN_ITS_RUN = r"(offline-)?run-[^/]+"
+LINKS = {
+    "latest-run": IN_ITS_RUN,
+    r"debug(-internal)?\.log": rf"{IN_ITS_RUN}/logs/debug(-internal)?\.log",
+    rf"{IN_ITS_RUN}/logs/debug-core\.log": r"/(.*/)?core-debug-[\w-]+\.log",  # in W&B's cache
+}
+MOST, DEEPEST = 100_000, 40  # files and folders in a tracker's folder, and how far down
 
 
 def expect_no_links(folder: Path) -> None:
@@ -39,18 +48,48 @@ def expect_no_links(folder: Path) -> None:
     for entry in sorted(folder.iterdir()):
         if entry.name in FOLDERS:
             if (what := kind_of(entry)) not in (None, "a folder"):
-                raise _foreign(entry, what)
+                raise foreign(entry, what)
             for name in _below(folder, entry.name):
                 if (what := kind_of(folder / name)) is not None:
-                    raise _foreign(folder / name, what)
-        elif entry.name in TRACKERS:  # in which some links are the trackers' own
-            if (what := kind_of(entry)) not in (None, "a folder"):
-                raise _foreign(entry, what)
+                    raise foreign(folder / name, what)
+        elif entry.name in TRACKERS:
+            expect_plain(folder, entry.name)
         elif re.fullmatch(TOP, entry.name) and (what := kind_of(entry)) is not None:
-            raise _foreign(entry, what)
+            raise foreign(entry, what)
 
 
-def _foreign(path: Path, what: str) -> InputError:
+def expect_plain(folder: Path, tracker: str) -> None:
+    """Refuse a tracker's folder in which anything is neither a folder nor a plain file, W&B's own links aside: the
+    tracker would write through it, or wait for it.
+    """
+    place = folder / tracker
+    if (what := kind_of(place)) != "a folder":
+        if what is not None or os.path.lexists(place):
+            raise foreign(place, what or "a file")
+        return
+    left, seen = [place], 0
+    while left:
+        with os.scandir(left.pop()) as found:
+            for path in (Path(entry.path) for entry in found):
+                seen += 1
+                if seen > MOST or len(path.parts) - len(place.parts) > DEEPEST:
+                    what = f"{MOST:,} files" if seen > MOST else f"{DEEPEST} folders inside each other"
+                    raise InputError(f"{place}: more than {what}; move it away, or take another --out")
+                if (what := kind_of(path)) == "a folder":
+                    left.append(path)
+                elif what is not None and not (tracker == "wandb" and _own_link(place, path)):
+                    raise foreign(path, what)
+
+
+def _own_link(place: Path, path: Path) -> bool:
+    """Whether a link is one that W&B makes."""
+    if not path.is_symlink():
+        return False
+    name, target = path.relative_to(place).as_posix(), os.readlink(path)
+    return any(re.fullmatch(own, name) and re.fullmatch(leads, target) for own, leads in LINKS.items())
+
+
+def foreign(path: Path, what: str) -> InputError:
     return InputError(f"{path}: {what}, expected what the run itself made; move it away, or take another --out")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from fedproc.data.augment import Normalisation
 from fedproc.errors import InputError
 from fedproc.files import read_bytes
 from fedproc.networks import NetworkSpec, shapes
@@ -30,6 +32,7 @@ BESIDE = ("prototypes", "known")
 MOST_SIDE, MOST_CHANNELS, MOST_WIDTH = 4096, 64, 1 << 14
 LONGEST_NAME = 1000
 HEADER = 8
+AGAIN = "remove it, and the command of its run makes it again"
 NAMES = {"F32": "float32", "F64": "float64", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "BOOL": "bool"}
 
 Header = dict[str, tuple[str, tuple[int, ...]]]
@@ -106,9 +109,24 @@ def read_about(path: Path) -> tuple[About, dict[str, Any], Header]:
     for name in ("mean", "std"):
         if len(getattr(about, name)) != about.channels:
             raise InputError(f"{path}: {name} {getattr(about, name)}: expected one number for each channel")
+    _expect_finite(path, about)
     if len(set(about.class_names)) != len(about.class_names):
         raise InputError(f"{path}: class_names: expected each name once")
     return about, raw, header
+
+
+def _expect_finite(path: Path, about: About) -> None:
+    """Refuse a mean or deviation that is lost in single precision, or makes pixels infinite there."""
+    for name, least in (("mean", -math.inf), ("std", 0.0)):
+        for value in getattr(about, name):
+            if not (math.isfinite(as_used := float(torch.tensor(value, dtype=torch.float32))) and as_used > least):
+                expected = "a finite number" if name == "mean" else "a finite number above 0"
+                raise InputError(f"{path}: {name} {value:g}: expected {expected} in single precision; {AGAIN}")
+    middle, scale = Normalisation(tuple(about.mean), tuple(about.std)).levels(torch.float32, torch.device("cpu"))
+    pixels = (torch.tensor([0.0, 255.0]) - middle) * scale
+    if not bool(torch.isfinite(pixels).all()):
+        what = f"mean {about.mean} and std {about.std}: normalised pixels are not finite"
+        raise InputError(f"{path}: {what}; expected those of images from 0 to 1; {AGAIN}")
 
 
 def check_shapes(path: Path, spec: NetworkSpec, header: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
@@ -144,8 +162,7 @@ def read_tensors(path: Path, about: About, raw: Mapping[str, Any]) -> dict[str, 
     except (OSError, SafetensorError, ValueError, RuntimeError) as error:
         raise InputError(f"{path}: not a model of a fedproc run: {error}") from error
     if about.checksum is not None and about.checksum != checksum(tensors, raw):
-        again = "remove it, and the command of its run makes it again"
-        raise InputError(f"{path}: its checksum is wrong: it was changed or damaged; {again}")
+        raise InputError(f"{path}: its checksum is wrong: it was changed or damaged; {AGAIN}")
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise InputError(f"{path}: {name} is not finite")

@@ -19,6 +19,7 @@ FORMAT = 3  # 1: lines without checksums; 2: config.json without one
 
 
 Count = Annotated[int, Field(ge=0, lt=1 << 53)]  # what a float holds exactly
+Name = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-\x{9f}\x{fffe}\x{ffff}]*$")]  # those of data have no others
 
 
 class Schema(BaseModel):
@@ -68,9 +69,9 @@ class EnvironmentFile(Schema):
 
 
 class PartitionFile(Schema):
-    class_names: list[str]
+    class_names: list[Name]
     counts: list[list[int]]
-    client_names: list[str] = []
+    client_names: list[Name] = []
 
 
 class Closing(Schema):
@@ -239,6 +240,7 @@ WORDS = {
     "greater_than_equal": "a larger number",
     "too_short": "one at least",
     "string_too_long": "a shorter word",
+    "string_pattern_mismatch": "a name without control characters",
     "json_invalid": "JSON in UTF-8",
 }
 
@@ -254,7 +256,8 @@ def _sentence(error: ValidationError) -> str:
     same = {WORDS.get(c["type"], _expected(c)) for c in complaints if c["loc"][:1] == first["loc"][:1]}
     if {"a whole number", "a number"} <= same:
         same -= {"a whole number"}
-    shown = json.dumps(first["input"]) if not isinstance(first["input"], str) else first["input"]
+    plain = isinstance(first["input"], str) and first["input"].isprintable()
+    shown = first["input"] if plain else json.dumps(first["input"])
     return f"{name} {shown[:60]}: expected {' or '.join(sorted(same))}"
 
 

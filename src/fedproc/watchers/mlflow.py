@@ -14,11 +14,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from fedproc.errors import InputError
+from fedproc.files import kind_of
+from fedproc.runs.made import foreign
 from fedproc.simulation.drive import Run
 from fedproc.simulation.watching import Record
-from fedproc.watchers.tracker import Tracker, config_of, numbers, scalars
+from fedproc.watchers.tracker import ID, Tracker, config_of, numbers, scalars
 
-ID = "run-id"  # a file that holds what MLflow calls the run
+STORE = "mlflow.db"
+SEVERAL = bytes.fromhex("d9d505f920a163d7")  # ends a journal of SQLite that is one of several; ours never is
 TAG = "fedproc.folder"
 METRICS, PARAMS, LETTERS = 1000, 100, 500  # the most that one batch may hold, and a parameter
 
@@ -42,6 +46,14 @@ class MLflow(Tracker):
         self._entities, self._make_client = entities, MlflowClient
         self._client: Any = None
 
+    def expect(self, path: Path) -> None:
+        """A store's journal that names a journal of several stores has SQLite delete the file of that name."""
+        super().expect(path)
+        journal = path / self.name / f"{STORE}-journal"
+        if journal.is_file() and _end(journal) == SEVERAL:
+            what = "names a file elsewhere, which SQLite would delete"
+            raise InputError(f"{journal}: {what}; move it away, or take another --out")
+
     def log(self, path: Path, label: str, records: Sequence[Record]) -> None:
         run = self._run(path, label)
         pairs = ((name, value, record["round"]) for record in records for name, value in scalars(record).items())
@@ -62,11 +74,12 @@ class MLflow(Tracker):
     def _run(self, path: Path, label: str) -> str:
         """What MLflow calls the run in a folder; begun with its parameters where it knows none."""
         if self._client is None:
-            store = self.folder(self.home) / "mlflow.db"
-            self._client = self._make_client(os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{store.resolve()}"))
-        file = self.folder(path) / ID
-        if file.exists():
-            return file.read_text().strip()
+            store = self.folder(self.home).resolve() / STORE
+            if (what := kind_of(store)) is not None:
+                raise foreign(store, what)
+            self._client = self._make_client(os.environ.get("MLFLOW_TRACKING_URI", f"sqlite:///{store}"))
+        if (known := self.identity(path)) is not None:
+            return known
         experiment = self._experiment()
         where = str(path.resolve())
         for old in self._client.search_runs([experiment], f"tags.`{TAG}` = '{where}'"):
@@ -84,8 +97,14 @@ class MLflow(Tracker):
         if found is not None:
             return str(found.experiment_id)
         local = "MLFLOW_TRACKING_URI" not in os.environ
-        artifacts = (self.folder(self.home) / "artifacts").resolve().as_uri() if local else None
+        artifacts = (self.folder(self.home).resolve() / "artifacts").as_uri() if local else None
         return str(self._client.create_experiment(name, artifact_location=artifacts))
+
+
+def _end(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        opened.seek(max(0, file.stat().st_size - len(SEVERAL)))
+        return opened.read()
 
 
 def _parameters(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -2,11 +2,14 @@
 of a run that is continued or was finished without them.
 
 A tracker says in `log` how rounds are written and in `finished` what is said of a run that is over. How far it is
-stands in a folder of its name inside the run folder. What goes wrong with it never ends a run.
+stands in a folder of its name inside the run folder. What goes wrong with it never ends a run; a folder of its
+name that holds links or pipes is refused, since they would be written through.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -14,12 +17,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fedproc.errors import InputError
+from fedproc.files import kind_of, read_text, write_file
+from fedproc.runs.made import expect_plain, foreign
 from fedproc.runs.schema import read_json
 from fedproc.simulation.drive import Run
 from fedproc.simulation.watching import Record, Watched
 from fedproc.watchers.progress import over
 
 WRITTEN, FINISHED = "rounds-written", "round-finished"  # files that hold how far we are
+ID = "run-id"  # a file that holds what the tracker calls the run
+LONGEST = 100  # bytes of such a file
 KINDS = (("accuracy", ("accuracy", "macro_f1", "auc")), ("loss", ("loss", "cross_entropy")))
 
 
@@ -36,6 +43,14 @@ class Tracker:
         self._at: dict[Path, float] = {}
         self._seen: dict[Path, Watched] = {}
         self._complained = False
+        self._expected: set[Path] = set()  # folders whose content was looked at
+        self.expect(home)
+
+    def expect(self, path: Path) -> None:
+        """Refuse what must not be written through in this tracker's folder below a path, before it is first used."""
+        if path not in self._expected:
+            expect_plain(path, self.name)
+            self._expected.add(path)
 
     def log(self, path: Path, label: str, records: Sequence[Record]) -> None:
         """Write these rounds of the run in a folder."""
@@ -103,19 +118,36 @@ class Tracker:
 
     def folder(self, path: Path) -> Path:
         """A run's folder of this tracker."""
+        self.expect(path)
         found = path / self.name
+        if (what := kind_of(found)) != "a folder" and os.path.lexists(found):
+            raise foreign(found, what or "a file")
         found.mkdir(parents=True, exist_ok=True)
         return found
 
+    def text(self, path: Path, name: str) -> str:
+        """What a small file of a run's folder says, nothing where there is none."""
+        self.expect(path)
+        file = path / self.name / name
+        if (what := kind_of(file)) is not None:
+            raise foreign(file, what)
+        try:
+            return read_text(file).strip() if file.stat().st_size <= LONGEST else ""
+        except (FileNotFoundError, UnicodeDecodeError):
+            return ""
+
+    def identity(self, path: Path) -> str | None:
+        """What the tracker calls the run in a folder, where that is on record: a word that is safe in a path."""
+        found = self.text(path, ID)
+        return found if re.fullmatch(r"[A-Za-z0-9_-]+", found) else None
+
     def number(self, path: Path, name: str) -> int:
         """The round in a file of a run's folder, 0 where there is none."""
-        try:
-            return int((path / self.name / name).read_text())
-        except (FileNotFoundError, ValueError):
-            return 0
+        found = self.text(path, name)
+        return int(found) if re.fullmatch("[0-9]{1,15}", found) else 0
 
     def put(self, path: Path, name: str, value: object) -> None:
-        (self.folder(path) / name).write_text(f"{value}\n")
+        write_file(self.folder(path) / name, lambda temporary: temporary.write_text(f"{value}\n", encoding="utf-8"))
 
     def missing(self, package: str) -> InputError:
         words = f"the package {package.partition('.')[0]} is not installed; pip install 'fedproc[{self.name}]'"

@@ -12,11 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedproc.files import kind_of
+from fedproc.runs.made import foreign
 from fedproc.simulation.drive import Run
 from fedproc.simulation.watching import Record
-from fedproc.watchers.tracker import Tracker, config_of, numbers, scalars
+from fedproc.watchers.tracker import ID, Tracker, config_of, numbers, scalars
 
-ID = "run-id"  # a file that holds what W&B calls the run
+HIDDEN = ".wandb"  # which W&B would write to instead, where it is there
 
 
 class Wandb(Tracker):
@@ -36,6 +38,11 @@ class Wandb(Tracker):
         self._wandb: Any = wandb
         self._open: tuple[Path, Any] | None = None
 
+    def expect(self, path: Path) -> None:
+        if os.path.lexists(path / HIDDEN):
+            raise foreign(path / HIDDEN, kind_of(path / HIDDEN) or "a file")
+        super().expect(path)
+
     def log(self, path: Path, label: str, records: Sequence[Record]) -> None:
         run = self._run(path, label)
         for record in records:
@@ -53,14 +60,14 @@ class Wandb(Tracker):
         if self._open is not None and self._open[0] == path:
             return self._open[1]
         self.close()
-        file = self.folder(path) / ID
-        if not file.exists():
-            self.put(path, ID, uuid.uuid4().hex[:12])
+        if (known := self.identity(path)) is None:
+            known = uuid.uuid4().hex[:12]
+            self.put(path, ID, known)
         made = self._wandb.init(
             project="fedproc",
             group=self.home.resolve().name,
             name=label,
-            id=file.read_text().strip(),
+            id=known,
             resume="allow",
             dir=str(path),
             mode=os.environ.get("WANDB_MODE", "offline"),
