@@ -180,26 +180,34 @@ def _split_in_order(tally: Tally, out: Path) -> None:
 
 
 def full_disks(tally: Tally, place: Path, seconds: float, seed: int) -> None:
-    """Run on a disk that is full after so many kilobytes, then on one with room again."""
+    """Run on a disk that is full after so many kilobytes, or once a file was opened or half written (chance hardly ever
+    meets small files), then on one with room again.
+    """
     end, sizes = time.monotonic() + seconds, random.Random(seed)
     chosen = some_runs(seconds, sizes)
+    points: dict[str, list[int]] = {}
     for name in chosen:
         work(place / f"whole-{name}", IMAGES, **RUNS[name])
+        _, seen = forked(lambda name=name: recorded(place / f"count-{name}", name, False))
+        points[name] = [number for number, each in enumerate(seen, 1) if each.what in (OPENED, HALF)]
     while time.monotonic() < end:
         name = sizes.choice(chosen)
+        number = sizes.choice((0, sizes.choice(points[name])))
         whole = place / f"whole-{name}"
         most = sum(path.stat().st_size for path in whole.rglob("*") if path.is_file()) * 2 // 1024
-        size = sizes.randint(0, most) // 4 * 4
-        code, said = forked(lambda name=name, size=size, whole=whole: on_small_disk(place, name, size, whole))
+        size = 2 * most if number else sizes.randint(0, most) // 4 * 4
+        code, said = forked(lambda case=(name, size, number), whole=whole: on_small_disk(place, *case, whole))
         if said == "no rights":
             tally.note = "no right to mount a small disk here"
             return
-        tally.count(str(said) if code == 0 else f"exit {code}", (name, f"{size} KB"), may_refuse=False)
-    tally.note = "real disks (tmpfs), full after 4 KB up to twice what a run takes, then given room"
+        tally.count(str(said) if code == 0 else f"exit {code}", (name, f"{size} KB", number), may_refuse=False)
+    tally.note = (
+        "real disks (tmpfs), full after 4 KB up to twice what a run takes or at one of its files, then given room"
+    )
 
 
-def on_small_disk(place: Path, name: str, size: int, whole: Path) -> str:
-    """In a mount namespace of our own, which goes with this process."""
+def on_small_disk(place: Path, name: str, size: int, number: int, whole: Path) -> str:
+    """In a mount namespace of our own, which goes with this process; others take all room at the n-th operation."""
     mounted = place / "disk"
     mounted.mkdir(exist_ok=True)
     if ctypes.CDLL(None).unshare(NEW_NAMESPACE) != 0:
@@ -210,8 +218,19 @@ def on_small_disk(place: Path, name: str, size: int, whole: Path) -> str:
         ["mount", "-t", "tmpfs", "-o", f"size={max(4, size)}k", "none", str(mounted)], **quiet
     ).returncode:
         return "no rights"
+    count = 0
+
+    def fill(operation: Operation) -> None:
+        nonlocal count
+        count += 1
+        if count == number:
+            with suppress(OSError), (mounted / "others").open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))
+
     try:
-        work(mounted / "run", IMAGES, **RUNS[name])
+        with watched(mounted / "run", fill):
+            work(mounted / "run", IMAGES, **RUNS[name])
     except (RunError, InputError) as error:
         if str(mounted) not in str(error):
             return f"names no path: {error}"
