@@ -30,7 +30,7 @@ from fedproc.simulation.drive import drive
 from fedproc.simulation.session import Session
 
 NEW_NAMESPACE = 0x00020000
-LEAST = 3  # kills, however little time there is: one of each kind
+LEAST = 3  # kills (one of each kind) and full disks, however little time there is
 IMAGES = toy_images(classes=3, per_class=20)
 RUNS: dict[str, dict[str, Any]] = {
     "fedproc": {"method": "fedproc", "rounds": 4, "checkpoint_every": 1, "epochs": 1, "clients": 3},
@@ -190,7 +190,7 @@ def full_disks(tally: Tally, place: Path, seconds: float, seed: int) -> None:
         work(place / f"whole-{name}", IMAGES, **RUNS[name])
         _, seen = forked(lambda name=name: recorded(place / f"count-{name}", name, False))
         points[name] = [number for number, each in enumerate(seen, 1) if each.what in (OPENED, HALF)]
-    while time.monotonic() < end:
+    while tally.tried < LEAST or time.monotonic() < end:
         name = sizes.choice(chosen)
         number = sizes.choice((0, sizes.choice(points[name])))
         whole = place / f"whole-{name}"
