@@ -94,6 +94,12 @@ def write_folder(path: Path, fill: Callable[[Path], object], remove: Callable[[P
             raise
 
 
+def sync_all(folder: Path) -> None:
+    """Put a folder, and all that is in it, on the disk."""
+    for path in (*folder.rglob("*"), folder):
+        _sync(path)
+
+
 def move(path: Path, target: Path) -> None:
     """Rename what is synced, within its folder; a power failure after this does not undo it."""
     os.replace(path, target)

@@ -56,6 +56,12 @@ def test_the_loaded_model_scores_what_the_run_says(tmp_path: Path) -> None:
     nearest = np.mean([p.prototype_label == name for p, name in zip(predictions, names, strict=True)])
     assert accuracy == pytest.approx(done.result["final_accuracy"])
     assert nearest == pytest.approx(done.result["final_prototype_accuracy"])
+    model = load_model(tmp_path / "run")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(1e30)
+    with pytest.raises(InputError, match="the model gives no number for an image: its weights overflow"):
+        model.predict(images.test.images[:3])
 
 
 def test_solo_and_averaged_models_can_be_chosen(own: Path, tmp_path: Path) -> None:

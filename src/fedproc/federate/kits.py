@@ -26,7 +26,7 @@ from typing import Any, Literal
 from fedproc.errors import InputError, RunError
 from fedproc.federate import policy
 from fedproc.federate.names import ADMIN, CONTROLLER, FORWARDER, ORGANISATION, PROJECT, SERVER_NAME
-from fedproc.files import naming, write_json
+from fedproc.files import move, naming, sync_all, write_json
 
 Role = Literal["server", "admin", "site"]
 AUTHORITY = "authority"
@@ -242,11 +242,12 @@ def _provision(
         shutil.copytree(work / "state", fresh)
         for file in (fresh, *fresh.rglob("*")):
             os.chmod(file, 0o700 if file.is_dir() else 0o600)
+        sync_all(fresh)
         old = state.with_name("state.old")
         shutil.rmtree(old, ignore_errors=True)
         if state.is_dir():
             os.replace(state, old)
-        os.replace(fresh, state)
+        move(fresh, state)
         shutil.rmtree(old, ignore_errors=True)
 
 

@@ -86,6 +86,8 @@ class Model(nn.Module):
         for start in range(0, len(images), CHUNK):
             pixels = torch.from_numpy(images[start : start + CHUNK])
             probabilities, _, near = self(pixels)
+            if not bool(torch.isfinite(probabilities).all()):
+                raise InputError("the model gives no number for an image: its weights overflow; train it again")
             for row, closest in zip(probabilities, near.argmax(dim=-1).tolist(), strict=True):
                 best = int(row.argmax())
                 label = self.class_names[closest] if has_prototypes else None
