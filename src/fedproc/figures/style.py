@@ -7,6 +7,7 @@ has one.
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -95,7 +96,9 @@ class Picture:
 
     def _draw(self, target: Path | io.StringIO, kind: str, metadata: dict[str, None]) -> None:
         """Panels are laid out at the first drawing only, since that takes as long as drawing."""
-        self.figure.savefig(target, format=kind, metadata=metadata)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Glyph .* missing")  # a name in letters that the font lacks
+            self.figure.savefig(target, format=kind, metadata=metadata)
         self.figure.set_layout_engine("none")
 
     @cached_property

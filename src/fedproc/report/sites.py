@@ -20,13 +20,13 @@ def site_table(rows: Sequence[SiteRow]) -> Table:
     """One row for each site and method."""
     alone, tuned = any(row.alone for row in rows), any(row.fine_tuned for row in rows)
     grouped = any(row.groups and round(row.groups) != round(row.images) for row in rows)
-    heads = ["site", "method", "images"]
+    heads = ["site", "method", "images", *(["groups"] if grouped else [])]
     heads += (["alone"] if alone else []) + ["federated"] + (["federated gain"] if alone else [])
     heads += (["fine-tuned"] if tuned else []) + (["fine-tuned gain"] if tuned and alone else [])
     cells, before = [], ""
     for row in rows:
-        images = Shown(f"{row.images:.0f}", row.images, {"groups": row.groups} if grouped else {})
-        line = [Shown(row.site if row.site != before else ""), Shown(row.label), images]
+        line = [Shown(row.site if row.site != before else ""), Shown(row.label)]
+        line += [Shown(f"{number:.0f}", number) for number in (row.images, row.groups)[: 1 + grouped]]
         before = row.site
         line += [_accuracy(row.alone, "alone")] if alone else []
         line += [_accuracy(row.federated, "federated")]
