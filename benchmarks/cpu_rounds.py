@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Seconds a round of methods over FedAvg's on a CPU, in the setting of `make run`, in turn within one process.
+"""Seconds per round of methods over FedAvg's on a CPU, in the setting of `make run`, in turn within one process.
 
     python benchmarks/cpu_rounds.py [--methods fedproc] [--repeats 7] [--rounds 3] [--lanes 2] [--out FILE]
 

@@ -34,18 +34,18 @@ def find(path: Path, test_fraction: float, data_seed: int, complain: Complain = 
     items = [_item(path, row) for _, row in rows]
     tested = [row.get("split") == "test" for _, row in rows]
     _check_groups(path, rows, complain)
-    open_ = [place for place, (_, row) in enumerate(rows) if not row.get("split")]
-    if open_:
-        undivided = [items[place] for place in open_]
+    undecided = [place for place, (_, row) in enumerate(rows) if not row.get("split")]
+    if undecided:
+        undivided = [items[place] for place in undecided]
         drawn = drawn_for_test(undivided, test_fraction, data_seed, rounded=any(item.site for item in undivided))
-        for place, side in zip(open_, drawn, strict=True):
+        for place, side in zip(undecided, drawn, strict=True):
             tested[place] = side
         if not any(tested):
             text = f"{path}: one group per class; a split that keeps groups together needs two of some class"
             complain(Problem("no test images", text, (str(path),)))
     train = [item for item, side in zip(items, tested, strict=True) if not side]
     test = [item for item, side in zip(items, tested, strict=True) if side]
-    return Files(str(path), train, test, bool(open_)).judge(complain)
+    return Files(str(path), train, test, bool(undecided)).judge(complain)
 
 
 def _item(path: Path, row: Row) -> Item:
