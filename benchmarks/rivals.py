@@ -193,7 +193,7 @@ def _last(text: str) -> str:
 
 def table(title: str, rows: list[Row]) -> Table:
     shown = Table(title=title, title_justify="left")
-    for heading in ("", "version", "s per round", "ratio", "fastest", "ratio", "start-up, s", "accuracy, %", "test loss"):
+    for heading in ("", "version", "s per round", "ratio", "fastest", "ratio", "start-up, s", "accuracy, %", "loss"):
         shown.add_column(heading, justify="left" if heading in ("", "version") else "right")
     ours = next((row.repeats for row in rows if row.system == FEDPROC.name), [])
     for row in rows:
