@@ -109,12 +109,7 @@ def run_all(
                 how = f"{executor.name} on {_device(sessions[0])}, {_lanes(executor)}"
                 about = headline(sessions[0].images, sessions[0].client_sizes, how)
                 notes, executor.notes = executor.notes, []
-                first = sessions[0]
-                epochs = first.experiment.epochs * (1 if first.experiment.method_type.federated else first.plan.rounds)
-                work = (first.client_sizes, first.plan.clients, first.experiment.batch_size, epochs)
-                natural = first.experiment.partition == "natural" and first.experiment.method_type.federated
-                said = [*promised(sessions), *(unjudged(first.images) if natural else [])]
-                watcher.begin(sessions, about, [*said, *few_steps(*work), *notes, *said_of_kept(kept)])
+                watcher.begin(sessions, about, [*_said_first(sessions), *notes, *said_of_kept(kept)])
                 drive(unfinished, executor, watcher, interrupt, place)
                 _record(unfinished, executor, place, work_of(executor))
         elif kept:
@@ -146,6 +141,15 @@ def never_begun(experiment: Experiment, label: str, error: MethodError) -> Run:
     """A run whose method could not even be made."""
     result = failed_result(experiment.method, label, 1, str(error))
     return Run(experiment, label, result, [], None, trace=trace(error))
+
+
+def _said_first(sessions: Sequence[Session]) -> list[str]:
+    """What private runs promise, which sites nobody can judge, and who takes hardly any steps."""
+    first = sessions[0]
+    e, federated = first.experiment, first.experiment.method_type.federated
+    lacking = unjudged(first.images) if federated and e.partition == "natural" else []
+    epochs = e.epochs if federated else e.epochs * first.plan.rounds  # who trains alone has no rounds to speak of
+    return [*promised(sessions), *lacking, *few_steps(first.client_sizes, first.plan.clients, e.batch_size, epochs)]
 
 
 def promised(sessions: Sequence[Session]) -> list[str]:
