@@ -50,6 +50,17 @@ def some_runs(seconds: float, chance: random.Random) -> list[str]:
     return names[: max(1, int(seconds // 5))]
 
 
+def whole_run(folder: Path, name: str) -> None:
+    """One that nobody disturbs, in a process of its own."""
+    apart(lambda: work(folder, IMAGES, **RUNS[name]))
+
+
+def apart(work: Callable[[], object]) -> None:
+    """Train in a child, so that this process may go on forking."""
+    code, _ = forked(lambda: work() and None)
+    assert code == 0, f"a child ended with {code}"
+
+
 def outcome_of(folder: Path, name: str, whole: Path, fresh: bool = False) -> str:
     """Go on with a run: `fine` if it ends as the whole one did."""
     try:
@@ -102,8 +113,7 @@ def kills(tally: Tally, place: Path, seconds: float, seed: int) -> None:
     points: list[tuple[str, bool, int, Operation]] = []
     chosen = some_runs(seconds, moments)
     for name in chosen:
-        whole = place / f"whole-{name}"
-        work(whole, IMAGES, **RUNS[name])
+        whole_run(place / f"whole-{name}", name)
         for fresh in (False, True):
             code, seen = forked(lambda name=name, fresh=fresh: recorded(place / f"count-{name}", name, fresh))
             assert code == 0, f"recording ended with {code}"
@@ -187,7 +197,7 @@ def full_disks(tally: Tally, place: Path, seconds: float, seed: int) -> None:
     chosen = some_runs(seconds, sizes)
     points: dict[str, list[int]] = {}
     for name in chosen:
-        work(place / f"whole-{name}", IMAGES, **RUNS[name])
+        whole_run(place / f"whole-{name}", name)
         _, seen = forked(lambda name=name: recorded(place / f"count-{name}", name, False))
         points[name] = [number for number, each in enumerate(seen, 1) if each.what in (OPENED, HALF)]
     while tally.tried < LEAST or time.monotonic() < end:
@@ -316,8 +326,8 @@ def damages(tally: Tally, place: Path, seconds: float, seed: int) -> None:
     end, chance = time.monotonic() + seconds, random.Random(seed)
     cases: list[tuple[str, str, str, str]] = []
     for name in some_runs(seconds, chance):
-        work(place / f"whole-{name}", IMAGES, **RUNS[name])
-        stopped(place / f"left-{name}", name)
+        whole_run(place / f"whole-{name}", name)
+        apart(lambda name=name: stopped(place / f"left-{name}", name))
         for state in ("whole", "left"):
             folder = place / f"{state}-{name}"
             files = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]

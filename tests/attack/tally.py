@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import pickle
 import resource
@@ -19,7 +20,7 @@ from hypothesis import seed as seeded
 from hypothesis.strategies import SearchStrategy
 
 MOST_MEMORY = 12 << 30  # of address space: torch maps some of it without using it
-LONGEST = 100  # seconds of one child
+LONGEST = 300  # seconds of one child
 BATCH = 25  # examples between two looks at the clock
 
 
@@ -49,15 +50,19 @@ class Tally:
 HEAD = "| attack | tried | went on, nothing lost | refused in a sentence | problems | what |\n|---|---|---|---|---|---|"
 
 
-def forked(work: Callable[[], Any], memory: int = MOST_MEMORY) -> tuple[int, Any]:
-    """Do something in a child: its exit code (negative: the signal) and what it returned."""
+def forked(work: Callable[[], Any], memory: int = MOST_MEMORY, longest: int = LONGEST) -> tuple[int, Any]:
+    """Do something in a child: its exit code (negative: the signal) and what it returned. One that takes too long says
+    where it is and ends. Whoever forks must not have trained: locks that threads of torch's libraries held stay locked
+    in the child for ever.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         code = 70
         try:
             os.close(reading)
-            signal.alarm(LONGEST)
+            faulthandler.register(signal.SIGALRM, chain=True)
+            signal.alarm(longest)
             resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
             warnings.simplefilter("ignore")
             content = pickle.dumps(work())
