@@ -2,6 +2,11 @@
 """fedproc against others on a CPU: a plain loop as public scripts have it, Flower's simulation, Apple's pfl.
 
     python benchmarks/rivals.py --data-dir DIR [--rounds N] [--envs DIR] [--out JSON]
+    python benchmarks/rivals.py --data-dir DIR --device cuda --here --systems fedproc pfl --paper-rounds 0
+
+With --device cuda the first job is done by fedproc and by pfl on one GPU, pfl with one process, as it gives each its
+own GPU, and with all users' images there before it starts. --here takes packages from the environment that this is
+run in, where none can be made.
 
 Two jobs on CIFAR-10 with the paper's simple CNN. Everyone gets the same images, users, cohorts and initial weights,
 in a process and (fedproc apart) an environment of its own, made once from benchmarks/rivals/*.txt; the runs follow
@@ -58,11 +63,14 @@ class System:
     launcher: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
 
-    def command(self, envs: Path, folder: Path, answer: Path) -> list[str]:
-        python = sys.executable if self.env is None else str(envs / self.env / "bin" / "python")
-        return [python, *self.launcher, str(HERE / self.script), str(folder), str(answer), *self.words]
+    def command(self, envs: Path | None, device: str, folder: Path, answer: Path) -> list[str]:
+        """Without `envs` in this environment."""
+        python = sys.executable if self.env is None or envs is None else str(envs / self.env / "bin" / "python")
+        launcher = self.launcher if device == "cpu" else ()
+        return [python, *launcher, str(HERE / self.script), str(folder), str(answer), *self.words]
 
 
+ON_A_GPU = ("fedproc", "pfl")
 FEDPROC = System("fedproc", "run_fedproc.py")
 TORCHRUN = ("-m", "torch.distributed.run", f"--nproc-per-node={cores()}")
 JOBS: dict[str, tuple[dict[str, Any], list[System]]] = {
@@ -140,6 +148,7 @@ def write_job(folder: Path, given: dict[str, Any]) -> None:
     np.savez(folder / "weights.npz", **{name: t.numpy() for name, t in setting.network.state_dict().items()})
     job = {
         **{name: getattr(e, name) for name in ("method", "batch_size", "lr", "momentum", "weight_decay", "augment")},
+        "device": e.device,
         "classes": images.classes,
         "mean": setting.normalisation.mean,
         "std": setting.normalisation.std,
@@ -168,10 +177,10 @@ def prepare(env: str, envs: Path) -> str | None:
     return None
 
 
-def launch(system: System, command: list[str], log: Path) -> str | None:
+def launch(system: System, command: list[str], log: Path, here: bool) -> str | None:
     """Run to the end; why it failed, if it did. A run that hangs is ended with all its children."""
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    if system.env is not None:
+    if system.env is not None and not here:
         inherited.pop("PYTHONPATH", None)
     variables = {**inherited, **BY_THEMSELVES, **system.variables}
     with log.open("w") as file:
@@ -234,6 +243,8 @@ def main() -> int:
     parser.add_argument("--paper-rounds", type=int, default=4, help="of the second job: likewise (default 4)")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--systems", nargs="*", help="those to run, by name (default: all)")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--here", action="store_true", help="make no environments: all packages are in this one")
     parser.add_argument("--envs", type=Path, default=Path(tempfile.gettempdir(), "fedproc-rivals"))
     parser.add_argument("--out", type=Path, default=Path("runs", "rivals.json"))
     asked = parser.parse_args()
@@ -241,24 +252,30 @@ def main() -> int:
         parser.error(
             "--rounds and --paper-rounds: expected 0 or at least 3, since the first and the last are not counted"
         )
+    if asked.device == "cuda" and (asked.paper_rounds or set(asked.systems or ["all"]) - set(ON_A_GPU)):
+        parser.error(f"--device cuda: expected --paper-rounds 0 and --systems of {', '.join(ON_A_GPU)}")
     console = Console(width=140, highlight=False)
-    known = environment(torch.device("cpu"), "", 0, 0, "fp32")
+    known = environment(torch.device(asked.device), "", 0, 0, "fp32")
     machine = {name: known[name] for name in ("started", "command", "platform", "python", "packages", "commit")}
+    if asked.device == "cuda":
+        machine["gpu"] = torch.cuda.get_device_name()
     machine |= {"cpu": _cpu(), "cores": cores(), "load_before": os.getloadavg()[0]}
     console.print(
         f"{machine['cpu']}, {machine['cores']} cores, Python {machine['python']}; load average before the start "
         f"{machine['load_before']:.2f} (ratios of a busy machine are rough)"
     )
-    envs = asked.envs.absolute()
+    envs = None if asked.here else asked.envs.absolute()
     chosen = {title: [s for s in every if s.name in (asked.systems or [s.name])] for title, (_, every) in JOBS.items()}
-    reasons = {env: prepare(env, envs) for env in {s.env for systems in chosen.values() for s in systems if s.env}}
+    wanted = {s.env for systems in chosen.values() for s in systems if s.env}
+    reasons = {} if envs is None else {env: prepare(env, envs) for env in wanted}
     written: dict[str, Any] = {"machine": machine, "jobs": []}
     good = True
     for (title, (given, _)), rounds in zip(JOBS.items(), (asked.rounds, asked.paper_rounds), strict=True):
         systems = chosen[title]
         if not rounds:
             continue
-        whole = {**given, "data": "cifar10", "data_dir": asked.data_dir, "rounds": rounds, "epochs": 1}
+        where = {"data": "cifar10", "data_dir": asked.data_dir, "device": asked.device}
+        whole = {**given, **where, "rounds": rounds, "epochs": 1}
         rows = [Row(system.name, not_run=reasons.get(system.env or "")) for system in systems]
         with tempfile.TemporaryDirectory() as scratch:
             folder, answer, log = (Path(scratch, name) for name in ("job", "answer.json", "log.txt"))
@@ -268,9 +285,9 @@ def main() -> int:
                     if row.not_run is not None:
                         continue
                     console.print(f"repeat {repeat + 1} of {asked.repeats}: {system.name} ...")
-                    row.command = system.command(envs, folder, answer)
+                    row.command = system.command(envs, asked.device, folder, answer)
                     launched, load = time.time(), os.getloadavg()[0]
-                    row.not_run = launch(system, row.command, log)
+                    row.not_run = launch(system, row.command, log, asked.here)
                     if row.not_run is None:
                         row.add(launched, load, json.loads(answer.read_text()))
         console.print(table(f"{title}, {rounds} rounds, {asked.repeats} times", rows))

@@ -35,6 +35,7 @@ class Job:
     users: list[list[int]]
     cohorts: list[list[int]]
     alphas: list[float]
+    device: str = "cpu"
     folder: str = ""
 
     @classmethod

@@ -56,11 +56,12 @@ class Clock(TrainingProcessCallback):
 def main(folder: str, out: str) -> None:
     job, clock = Job.read(folder), Clock()
     images, labels = job.array("images"), torch.from_numpy(job.array("labels").copy())
-    data = [(job.normalised(images[own]), labels[own]) for own in job.users]
+    data = [(job.normalised(images[own]).to(job.device), labels[own].to(job.device)) for own in job.users]
     order = chain.from_iterable(job.cohorts)
     users = FederatedDataset.from_slices(data, lambda: next(order))
     network = Model(job.classes)
     network.load_state_dict(job.network().state_dict())
+    network.to(job.device)
     sgd = partial(torch.optim.SGD, momentum=job.momentum, weight_decay=job.weight_decay)
     model = PyTorchModel(network, sgd, torch.optim.SGD(network.parameters(), 1.0))
     FederatedAveraging().run(
@@ -81,8 +82,8 @@ def main(folder: str, out: str) -> None:
     )
     distributed = get_framework_module().distributed
     if distributed.global_rank == 0:
-        how = f"{distributed.world_size} processes x {torch.get_num_threads()} torch threads"
-        answer(out, ["pfl", "torch"], clock.ends, tested(network, job), how)
+        how = f"{job.device}, {distributed.world_size} processes x {torch.get_num_threads()} torch threads"
+        answer(out, ["pfl", "torch"], clock.ends, tested(network.cpu(), job), how)
 
 
 if __name__ == "__main__":
