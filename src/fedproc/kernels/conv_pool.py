@@ -17,9 +17,11 @@ import triton.language as tl
 from torch import Tensor
 
 from fedproc.kernels import activations, arithmetic, ceil_div, join_lanes, power_of_two
+from fedproc.kernels.flat_gradient import place_for
 from fedproc.kernels.forks import side_by_side
 
 PROGRAMS = 264  # that sum up weight gradients: two for each processor of an H200
+LEAST_SPLITS = 10  # of each lane's sum, however many lanes there are: programs of many blocks wait for their loads
 
 
 @triton.jit
@@ -121,7 +123,7 @@ def _weight_gradient(
 
 @triton.jit(do_not_specialize=["SPLITS"])
 def _fold(
-    partial, dw, db, KP, SPLITS,
+    partial, dw, db, dw_lane, db_lane, KP, SPLITS,
     C: tl.constexpr, N: tl.constexpr, SIDE: tl.constexpr, BS: tl.constexpr,
     BN: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -142,8 +144,8 @@ def _fold(
         at = ((lane * SPLITS + s)[None, :] * KP + k[:, None]) * (4 * BN) + q * BN + n[:, None]
         parts = tl.load(partial + at, (i < N * K + N)[:, None] & (s < SPLITS)[None, :], 0.0)
         total += tl.sum(parts, axis=1)
-    tl.store(dw + lane * (N * K) + i, total, weight)
-    tl.store(db + lane * N + n, total, (i >= N * K) & (i < N * K + N))
+    tl.store(dw + lane * dw_lane + i, total, weight)
+    tl.store(db + lane * db_lane + n, total, (i >= N * K) & (i < N * K + N))
 
 
 @triton.jit(do_not_specialize=["B"])
@@ -210,11 +212,10 @@ def _sizes(x: Tensor, w: Tensor) -> dict[str, int]:
     }
 
 
-def forward(
-    x: Tensor, w: Tensor, bias: Tensor, block: int = 128, warps: int = 4, bk: int = 32
-) -> tuple[Tensor, Tensor]:
+def forward(x: Tensor, w: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """y (L, B, N, H', W') and which place of each window won."""
     sizes = _sizes(x, w)
+    block, bk = (256, 16) if sizes["N"] <= 8 else (128, 32)
     lanes, batch = x.shape[:2]
     shape = (lanes, batch, sizes["N"], sizes["PH"], sizes["PW"])
     y = torch.empty(shape, dtype=activations(w.dtype), device=x.device)
@@ -222,13 +223,13 @@ def forward(
     grid = (ceil_div(batch * sizes["PH"] * sizes["PW"], block), lanes)
     _forward[grid](
         x, w, bias, y, won, w.stride(0), bias.stride(0), batch,
-        **sizes, BM=block, BK=bk, BN=power_of_two(sizes["N"], 4), num_warps=warps, num_stages=1, **arithmetic(),
+        **sizes, BM=block, BK=bk, BN=power_of_two(sizes["N"], 4), num_warps=4, num_stages=1, **arithmetic(),
     )  # fmt: skip
     return y, won
 
 
 def weight_gradient(
-    x: Tensor, w: Tensor, g: Tensor, won: Tensor, tile: tuple[int, int] | None = None, programs: int = PROGRAMS
+    x: Tensor, w: Tensor, bias: Tensor, g: Tensor, won: Tensor, tile: tuple[int, int] | None = None
 ) -> tuple[Tensor, Tensor]:
     """Gradients of weights (L, N, C, side, side) and bias (L, N)."""
     sizes = _sizes(x, w)
@@ -238,18 +239,17 @@ def weight_gradient(
     block, bk = tile or ((128, power_of_two(rows)) if rows <= 128 else (64, 64))
     chunks, bn, warps = ceil_div(rows, bk), power_of_two(out, 4), 4
     blocks = ceil_div(batch * sizes["PH"] * sizes["PW"], block)
-    splits = max(1, min(blocks, ceil_div(programs, lanes * chunks)))
+    splits = max(1, min(blocks, max(ceil_div(PROGRAMS, lanes * chunks), LEAST_SPLITS // chunks)))
     partial = torch.empty(lanes, splits, chunks * bk, 4 * bn, dtype=torch.float32, device=x.device)
     _weight_gradient[(splits, chunks, lanes)](
         x, g, won, partial, batch, splits,
         **sizes, BM=block, BK=bk, BN=bn, num_warps=warps, num_stages=1, **arithmetic(),
     )  # fmt: skip
-    dw = torch.empty(lanes, *w.shape[1:], dtype=torch.float32, device=x.device)
-    db = torch.empty(lanes, out, dtype=torch.float32, device=x.device)
+    dw, db = place_for(w, torch.float32), place_for(bias, torch.float32)
     wide = power_of_two(splits, 32)
     tall = max(16, 1024 // wide)
     _fold[(ceil_div(w[0].numel() + out, tall), lanes)](
-        partial, dw, db, chunks * bk, splits,
+        partial, dw, db, dw.stride(0), db.stride(0), chunks * bk, splits,
         C=channels, N=out, SIDE=side, BS=wide, BN=bn, BLOCK=tall, num_warps=4,
     )  # fmt: skip
     return dw, db
@@ -279,15 +279,15 @@ class ConvReluPool(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
         ctx.mark_non_differentiable(output[1])
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(inputs[0], inputs[1], output[1])
+        ctx.save_for_backward(*inputs, output[1])
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, _: None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        x, w, won = ctx.saved_tensors
+        x, w, bias, won = ctx.saved_tensors
         x, w, g = x.contiguous(), _packed(w), g.contiguous()
         to_x, *to_w = ctx.needs_input_grad
         (dw, db), dx = side_by_side(
-            lambda: weight_gradient(x, w, g, won) if any(to_w) else (None, None),
+            lambda: weight_gradient(x, w, bias, g, won) if any(to_w) else (None, None),
             lambda: input_gradient(x, w, g, won) if to_x else None,
         )
         return dx, dw, db

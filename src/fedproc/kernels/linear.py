@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedproc.kernels import activations, arithmetic, ceil_div, join_lanes
 from fedproc.kernels.conv_pool import _packed, _product
+from fedproc.kernels.flat_gradient import place_for
 from fedproc.kernels.forks import side_by_side
 
 
@@ -66,7 +67,7 @@ def _input_gradient(
 
 @triton.jit(do_not_specialize=["M"])
 def _weight_gradient(
-    g, y, x, dw, db, x_lane, M, N, K,
+    g, y, x, dw, db, x_lane, dw_lane, db_lane, M, N, K,
     AN: tl.constexpr, AK: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
     SHORT: tl.constexpr, PRODUCT: tl.constexpr,
 ):  # fmt: skip
@@ -87,9 +88,9 @@ def _weight_gradient(
         b = tl.load(x + lane * x_lane + m[:, None] * K + k[None, :], (m < M)[:, None] & (k < K)[None, :], 0.0)
         acc = _product(a, b, acc, SHORT, PRODUCT)
         bias += tl.sum(a.to(tl.float32), axis=1)
-    tl.store(dw + lane * N * K + n[:, None] * K + k[None, :], acc, (n < N)[:, None] & (k < K)[None, :])
+    tl.store(dw + lane * dw_lane + n[:, None] * K + k[None, :], acc, (n < N)[:, None] & (k < K)[None, :])
     if tl.program_id(1) == 0:
-        tl.store(db + lane * N + n, bias, n < N)
+        tl.store(db + lane * db_lane + n, bias, n < N)
 
 
 def _sizes(out: int, features: int) -> tuple[int, int, int, int]:
@@ -98,41 +99,39 @@ def _sizes(out: int, features: int) -> tuple[int, int, int, int]:
     return out // by_n, features // by_k, by_n, by_k
 
 
-def forward(x: Tensor, w: Tensor, bias: Tensor, relu: bool, hidden: bool, tile: tuple[int, int] = (32, 32)) -> Tensor:
+def forward(x: Tensor, w: Tensor, bias: Tensor, relu: bool, hidden: bool) -> Tensor:
     lanes, rows, features = x.shape
     out = w.shape[1]
     y = torch.empty(lanes, rows, out, dtype=activations(w.dtype) if hidden else w.dtype, device=x.device)
-    bm, bn = tile
+    bm, bn = 64 if rows > 32 else 32, 32
     _forward[(ceil_div(rows, bm), ceil_div(out, bn), lanes)](
         x, w, bias, y, x.stride(0), w.stride(0), bias.stride(0), rows, *_sizes(out, features),
-        RELU=relu, BM=bm, BN=bn, BK=64, num_warps=4, num_stages=1, **arithmetic(),
+        RELU=relu, BM=bm, BN=bn, BK=64, num_warps=4, num_stages=3 if features > 128 else 1, **arithmetic(),
     )  # fmt: skip
     return y
 
 
-def input_gradient(g: Tensor, y: Tensor, x: Tensor, w: Tensor, relu: bool, tile: tuple[int, int] = (32, 32)) -> Tensor:
+def input_gradient(g: Tensor, y: Tensor, x: Tensor, w: Tensor, relu: bool) -> Tensor:
     lanes, rows, features = x.shape
     out = w.shape[1]
     dx = torch.empty(lanes, rows, features, dtype=x.dtype, device=x.device)
-    bm, bk = tile
+    few = out <= 128  # one product sums over all of them
+    bm, bk = 64 if few and rows > 32 else 32, 32
     _input_gradient[(ceil_div(rows, bm), ceil_div(features, bk), lanes)](
         g, y, w, dx, w.stride(0), rows, *_sizes(out, features),
-        RELU=relu, BM=bm, BN=64, BK=bk, num_warps=4, num_stages=1, **arithmetic(),
+        RELU=relu, BM=bm, BN=128 if few else 64, BK=bk, num_warps=4, num_stages=1 if few else 3, **arithmetic(),
     )  # fmt: skip
     return dx
 
 
-def weight_gradient(
-    g: Tensor, y: Tensor, x: Tensor, w: Tensor, relu: bool, tile: tuple[int, int] = (32, 64)
-) -> tuple[Tensor, Tensor]:
+def weight_gradient(g: Tensor, y: Tensor, x: Tensor, w: Tensor, bias: Tensor, relu: bool) -> tuple[Tensor, Tensor]:
     lanes, rows, features = x.shape
     out = w.shape[1]
-    dw = torch.empty(lanes, out, features, dtype=w.dtype, device=x.device)
-    db = torch.empty(lanes, out, dtype=w.dtype, device=x.device)
-    bn, bk = tile
+    dw, db = place_for(w, w.dtype), place_for(bias, w.dtype)
+    bn, bk = 32, 32
     _weight_gradient[(ceil_div(out, bn), ceil_div(features, bk), lanes)](
-        g, y, x, dw, db, x.stride(0), rows, *_sizes(out, features),
-        RELU=relu, BM=64, BN=bn, BK=bk, num_warps=4, num_stages=1, **arithmetic(),
+        g, y, x, dw, db, x.stride(0), dw.stride(0), db.stride(0), rows, *_sizes(out, features),
+        RELU=relu, BM=64, BN=bn, BK=bk, num_warps=2, num_stages=1, **arithmetic(),
     )  # fmt: skip
     return dw, db
 
@@ -147,15 +146,15 @@ class Linear(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, bool, bool], output: Tensor) -> None:
         ctx.relu = inputs[3]
-        ctx.save_for_backward(inputs[0], inputs[1], output)
+        ctx.save_for_backward(*inputs[:3], output)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
-        x, w, y = ctx.saved_tensors
+        x, w, bias, y = ctx.saved_tensors
         x, w, g, relu = _packed(x), _packed(w), g.contiguous(), ctx.relu
         to_x, *to_w = ctx.needs_input_grad[:3]
         (dw, db), dx = side_by_side(
-            lambda: weight_gradient(g, y, x, w, relu) if any(to_w) else (None, None),
+            lambda: weight_gradient(g, y, x, w, bias, relu) if any(to_w) else (None, None),
             lambda: input_gradient(g, y, x, w, relu) if to_x else None,
         )
         return dx, dw, db, None, None

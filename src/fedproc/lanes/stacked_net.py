@@ -12,6 +12,7 @@ from torch.func import functional_call, vmap
 
 from fedproc import kernels
 from fedproc.kernels import cpu
+from fedproc.kernels.flat_gradient import FlatGradient
 from fedproc.lanes.setting import Setting
 from fedproc.protocol.weights import Weights
 
@@ -25,6 +26,7 @@ class StackedNet:
         self._layout = setting.layout
         self._short = kernels.precision() == "bf16" and setting.device.type == "cuda"
         self._slope: Tensor | None = None
+        self._flat = FlatGradient(self.weights.params) if kernels.usable(self.weights.params) else None
         self._call: Callable[..., Any] = vmap(self._one)
         self._call_without_mask: Callable[..., Any] = vmap(self._one_without_mask)
 
@@ -36,7 +38,8 @@ class StackedNet:
 
     def outputs(self, weights: Weights, images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """z (L, B, Q) and logits (L, B, K) under these weights; statistics that batch-norm notes go into them."""
-        named = self._layout.named(weights)
+        trained = weights is self.weights and torch.is_grad_enabled()
+        named = self._layout.named(weights, self._flat.split if trained and self._flat is not None else None)
         with cpu.torch_only(), torch.autocast("cuda", torch.bfloat16, enabled=self._short, cache_enabled=False):
             if mask is None:
                 z, logits = self._call_without_mask(named, images)
@@ -60,6 +63,8 @@ class StackedNet:
     def gradient(self, total: Tensor) -> Tensor:
         with torch.enable_grad():
             total = _Sum.apply(total, self._ones(total))  # type: ignore[no-untyped-call]
+            if self._flat is not None:
+                return self._flat.of(total)
             (gradient,) = torch.autograd.grad(total, self.weights.params)
         return gradient
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedproc.protocol.weights import Shared, Weights
 
 Entry = tuple[str, tuple[int, ...]]
+Split = Callable[[Tensor, list[int], int], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True)
@@ -94,11 +95,12 @@ class Layout:
             flat.append(torch.cat(pieces) if pieces else torch.zeros(0, dtype=kind, device=device))
         return Weights(*flat)
 
-    def named(self, weights: Weights) -> dict[str, Tensor]:
-        """The tensors by name, as views of `weights` with its leading axes."""
+    def named(self, weights: Weights, split: Split | None = None) -> dict[str, Tensor]:
+        """The tensors by name, as views of `weights` with its leading axes; `split` cuts the parameters."""
         named: dict[str, Tensor] = {}
         for part, flat in zip(self._parts(), (weights.params, weights.buffers, weights.counters), strict=True):
-            pieces = torch.split(flat, [prod(shape) for _, shape in part], dim=-1) if part else ()
+            cut = split if split is not None and flat is weights.params else torch.split
+            pieces = cut(flat, [prod(shape) for _, shape in part], -1) if part else ()
             for (name, shape), piece in zip(part, pieces, strict=True):
                 named[name] = self._shaped(piece, (*flat.shape[:-1], *shape), len(shape))
         return named
