@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.func import vmap
-from written_streams import written
 
 from fedproc import kernels
 from fedproc.kernels import flat_gradient
@@ -66,31 +65,13 @@ def test_the_flat_gradient_is_that_of_torch(use: Use) -> None:
     assert not flat_gradient._open
 
 
-def test_kernels_write_in_place() -> None:
+def test_kernels_write_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     params, x = random(LANES, sum(SIZES)).requires_grad_(), random(LANES, 3, 1, 6, 6)
-    flat = FlatGradient(params)
-    assert flat.of(once(x, flat.split(params, SIZES, -1)).sum()) is flat._whole
-    assert flat._untouched == {0, 54, 60, 156}
-    flat.of(beside(x, flat.split(params, SIZES, -1)).sum())
-    assert flat._untouched == {54, 156}
-    assert flat.of(torchs_own(x, flat.split(params, SIZES, -1)).sum()) is not flat._whole
-    assert flat._untouched == set()
-
-
-def test_weights_that_nobody_else_uses_have_their_gradient_formed_aside(monkeypatch: pytest.MonkeyPatch) -> None:
-    params, x = random(LANES, sum(SIZES)).requires_grad_(), random(LANES, 3, 1, 6, 6)
-    (expected,) = torch.autograd.grad(once(x, torch.split(params, SIZES, dim=-1)).sum(), params)
-    flat = FlatGradient(params)
-    flat.of(once(x, flat.split(params, SIZES, -1)).sum())  # what an eager step shows
-    streams = written(monkeypatch)
-    found = flat.of(once(x, flat.split(params, SIZES, -1)).sum())
-    assert streams.waits == [(1, 0), (1, 0), (0, 1)]  # a layer, the other, and the end
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-    del streams.waits[:]
-    with pytest.raises(RuntimeError, match="used elsewhere"):
-        flat.of(beside(x, flat.split(params, SIZES, -1)).sum())
-    assert streams.waits[-1] == (0, 2)  # joined all the same
-    assert not flat_gradient._open
+    flat, copied = FlatGradient(params), []
+    same = flat_gradient._same
+    monkeypatch.setattr(flat_gradient, "_same", lambda place, part: same(place, part) or copied.append(place))
+    flat.of(once(x, flat.split(params, SIZES, -1)).sum())
+    assert [place.shape[-1] for place in copied] == [20, 5, 7]
 
 
 def test_a_failed_pass_leaves_nothing_open() -> None:

@@ -17,7 +17,8 @@ import triton.language as tl
 from torch import Tensor
 
 from fedproc.kernels import activations, arithmetic, ceil_div, join_lanes, power_of_two
-from fedproc.kernels.flat_gradient import aside, place_for
+from fedproc.kernels.flat_gradient import place_for
+from fedproc.kernels.forks import side_by_side
 
 PROGRAMS = 264  # that sum up weight gradients: two for each processor of an H200
 LEAST_SPLITS = 10  # of each lane's sum, however many lanes there are: programs of many blocks wait for their loads
@@ -285,10 +286,11 @@ class ConvReluPool(torch.autograd.Function):
         x, w, bias, won = ctx.saved_tensors
         x, w, g = x.contiguous(), _packed(w), g.contiguous()
         to_x, *to_w = ctx.needs_input_grad
-        dw = db = None
-        if any(to_w):
-            dw, db = aside(w, lambda: weight_gradient(x, w, bias, g, won), x, g, won)
-        return input_gradient(x, w, g, won) if to_x else None, dw, db
+        (dw, db), dx = side_by_side(
+            lambda: weight_gradient(x, w, bias, g, won) if any(to_w) else (None, None),
+            lambda: input_gradient(x, w, g, won) if to_x else None,
+        )
+        return dx, dw, db
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, w: Tensor, bias: Tensor) -> Any:

@@ -29,7 +29,7 @@ def at_once(functions: Sequence[Callable[[], A]]) -> list[A]:
     if not functions:
         return []
     *others, last = functions
-    if not (others and possible()):
+    if not (others and _allowed and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
         return [function() for function in functions]
     main, sides = torch.cuda.current_stream(), [torch.cuda.Stream() for _ in others]
     for side in sides:
@@ -45,11 +45,6 @@ def at_once(functions: Sequence[Callable[[], A]]) -> list[A]:
         for side in sides:
             main.wait_stream(side)
     return found
-
-
-def possible() -> bool:
-    """Whether a step is being captured, and not in a branch of it."""
-    return _allowed and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from fedproc.kernels import activations, arithmetic, ceil_div, join_lanes
 from fedproc.kernels.conv_pool import _packed, _product
-from fedproc.kernels.flat_gradient import aside, place_for
+from fedproc.kernels.flat_gradient import place_for
+from fedproc.kernels.forks import side_by_side
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -152,10 +153,11 @@ class Linear(torch.autograd.Function):
         x, w, bias, y = ctx.saved_tensors
         x, w, g, relu = _packed(x), _packed(w), g.contiguous(), ctx.relu
         to_x, *to_w = ctx.needs_input_grad[:3]
-        dw = db = None
-        if any(to_w):
-            dw, db = aside(w, lambda: weight_gradient(g, y, x, w, bias, relu), g, y, x)
-        return input_gradient(g, y, x, w, relu) if to_x else None, dw, db, None, None
+        (dw, db), dx = side_by_side(
+            lambda: weight_gradient(g, y, x, w, bias, relu) if any(to_w) else (None, None),
+            lambda: input_gradient(g, y, x, w, relu) if to_x else None,
+        )
+        return dx, dw, db, None, None
 
     @staticmethod
     def vmap(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedproc import kernels
-from fedproc.kernels.forks import at_once, side_by_side
+from fedproc.kernels.forks import at_once
 from fedproc.lanes.batches import Feed, Step
 from fedproc.lanes.setting import Job
 from fedproc.methods.method import Batch, Local
@@ -107,7 +107,10 @@ class Stepper:
                     part.copy_(corrected)
                 elif corrected is not part:
                     gradient = corrected
-            side_by_side(lambda: self._note(found, active), lambda: self._update(gradient, active))
+            self._update(gradient, active)
+            for section, sums, (own, terms) in zip(self._sections, self._sums, found, strict=True):
+                here = None if active is None else active[section.at]
+                note(sums, self._count[section.at], here, (own, *terms))
             self._thorough = False
             if active is None or buffers is None or counters is None:
                 return
@@ -122,11 +125,6 @@ class Stepper:
             self._state["velocity"] += gradient if active is None else torch.where(active.unsqueeze(-1), gradient, 0.0)
         else:
             self._setting.optimizer.step_(params, gradient, self._state, self._lr, active)
-
-    def _note(self, found: Sequence[tuple[Tensor, Sequence[Tensor]]], active: Tensor | None) -> None:
-        for section, sums, (own, terms) in zip(self._sections, self._sums, found, strict=True):
-            here = None if active is None else active[section.at]
-            note(sums, self._count[section.at], here, (own, *terms))
 
     def _losses(self, step: Step) -> list[tuple[Tensor, Sequence[Tensor]]]:
         """Each section's loss (...,) and its terms."""
