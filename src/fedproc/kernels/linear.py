@@ -115,11 +115,10 @@ def input_gradient(g: Tensor, y: Tensor, x: Tensor, w: Tensor, relu: bool) -> Te
     lanes, rows, features = x.shape
     out = w.shape[1]
     dx = torch.empty(lanes, rows, features, dtype=x.dtype, device=x.device)
-    few = out <= 128  # one product sums over all of them
-    bm, bk = 64 if few and rows > 32 else 32, 32
+    bm, bk = 32, 32
     _input_gradient[(ceil_div(rows, bm), ceil_div(features, bk), lanes)](
         g, y, w, dx, w.stride(0), rows, *_sizes(out, features),
-        RELU=relu, BM=bm, BN=128 if few else 64, BK=bk, num_warps=4, num_stages=1 if few else 3, **arithmetic(),
+        RELU=relu, BM=bm, BN=64, BK=bk, num_warps=4, num_stages=1, **arithmetic(),
     )  # fmt: skip
     return dx
 
