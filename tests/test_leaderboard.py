@@ -97,15 +97,39 @@ def test_the_anchors(label: str, method: str) -> None:
         assert cell == ", ".join(f"{mean:.2f}" for mean in means)
 
 
-def test_kept_runs_are_of_the_commit_that_the_page_names() -> None:
-    (named,) = set(re.findall(r"of commit ([0-9a-f]+)", PLAIN))
-    environments = list((FOLDER / "cifar10-beta0.1").rglob("environment.json"))
-    assert len(environments) == 60 + 2 + 47
-    for path in environments:
-        assert json.loads(path.read_text())["commit"].startswith(named), path
+def test_the_runs_that_were_repeated() -> None:
+    kept = [FOLDER.parent / "cifar10-beta0.5" / "runs", FOLDER / "again"]
+    table = cells(TEXT, "| then, now |")
+    assert len(table) == 6
+    gaps = []
+    for label, found in table.items():
+        for cell, name in zip(found, ("last10_accuracy", "final_accuracy"), strict=True):
+            means = [
+                statistics.fmean(
+                    100 * json.loads((folder / label.lower() / f"seed-{seed}" / "result.json").read_text())[name]
+                    for seed in range(3)
+                )
+                for folder in kept
+            ]
+            assert cell == ", ".join(f"{mean:.2f}" for mean in means)
+            gaps.append(means[1] - means[0])
+    assert max(map(abs, gaps)) < 0.5 and min(gaps) < 0 < max(gaps)
+
+
+def test_kept_runs_are_of_the_commits_that_the_page_names() -> None:
+    first, second = dict.fromkeys(re.findall(r"of commit ([0-9a-f]{7})", PLAIN))
+    of: dict[str, int] = {first: 0, second: 0}
+    folders = (FOLDER / "cifar10-beta0.1", FOLDER / "again")
+    for path in (path for folder in folders for path in folder.rglob("environment.json")):
+        commit = json.loads(path.read_text())["commit"][:7]
+        assert commit == (second if {"feddyn", "feddyn-tuned", "again"} & set(path.parts) else first), path
+        of[commit] += 1
+    assert of == {first: 60 + 2 + 47, second: 12 + 10 + 18}
 
 
 def test_nothing_of_the_search_saw_a_test_image() -> None:
-    for path in (FOLDER / "cifar10-beta0.1" / "search").rglob("result.json"):
+    found = list((FOLDER / "cifar10-beta0.1").glob("search*/**/result.json"))
+    assert len(found) == 60 + 12
+    for path in found:
         names = json.loads(path.read_text())
         assert "val_final_accuracy" in names and "final_accuracy" not in names
