@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
@@ -98,5 +99,13 @@ def tested(network: nn.Module, job: Job) -> dict[str, float]:
 
 def answer(path: str, packages: list[str], ends: list[float], test: dict[str, float], how: str) -> None:
     """Write what the benchmark reads: when each round ended (time.time()), test results, versions, the set-up."""
-    versions = {package: version(package) for package in packages}
+    versions = {package: version_of(package) for package in packages}
     Path(path).write_text(json.dumps({"ends": ends, **test, "versions": versions, "how": how}))
+
+
+def version_of(package: str) -> str:
+    """Of a package that is installed, or only on the path."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return str(import_module(package).__version__)
