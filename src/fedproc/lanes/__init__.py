@@ -114,9 +114,12 @@ def choose(
         raise InputError(f"--lanes {lanes}: a network of your own runs one client at a time, expected auto or 1")
     most = 1 if foreign or on_gpu else min(share.cores, cohort)
     count = most if lanes == "auto" else int(lanes)
-    serial = SerialExecutor(count, threads or max(1, share.cores // count))
-    wanted = not on_gpu and any(s.spec.name == "simple-cnn" and s.spec.dtype == torch.float32 for s in settings)
-    if wanted and (reason := cpu.missing()) is not None:
+    small = [not on_gpu and s.spec.name == "simple-cnn" and s.spec.dtype == torch.float32 for s in settings]
+    reason = cpu.missing() if any(small) else None
+    # a second torch thread makes the small network's own kernels wait, and takes twice the time
+    each = 1 if all(small) and reason is None else max(1, share.cores // count)
+    serial = SerialExecutor(count, threads or each)
+    if reason is not None:
         serial.notes.append(f"without own kernels, on torch's convolutions: {reason}")
     return serial
 
