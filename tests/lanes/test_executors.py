@@ -493,10 +493,21 @@ def test_serial_lanes_continue_with_the_threads_they_had(
     monkeypatch: pytest.MonkeyPatch, cores: int, each: int
 ) -> None:
     monkeypatch.setattr("fedproc.lanes.cores", lambda: cores)
-    setting = toy_session().setting
+    setting = toy_session(network="resnet18", width=4).setting
     made = choose("serial", 2, None, [setting], 5)
     again = choose("serial", made.lanes, made.threads, [setting], 5)
     assert (made.threads, again.threads, again.lanes) == (each, each, 2)
+
+
+def test_a_lane_of_the_small_network_has_one_thread_unless_torch_does_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedproc.lanes.cores", lambda: 8)
+    small, large = toy_session(dtype="float32").setting, toy_session(network="resnet18", width=4).setting
+    exact = toy_session(dtype="float64").setting
+    lanes = [choose("serial", 1, None, settings, 1) for settings in ([small], [large], [exact], [small, large])]
+    assert [made.threads for made in lanes] == [1, 8, 8, 8]
+    assert choose("serial", 1, 4, [small], 1).threads == 4  # as it had before
+    monkeypatch.setattr("fedproc.lanes.cpu.missing", lambda: "no compiler")
+    assert choose("serial", 1, None, [small], 1).threads == 8
 
 
 def test_stacked_lanes_do_without_torchs_symbolic_shapes() -> None:

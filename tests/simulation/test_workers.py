@@ -135,7 +135,7 @@ def test_workers_are_pinned_to_their_gpus_and_share_their_memory() -> None:
 
 
 def test_a_share_bounds_lanes(train: Callable[..., Any]) -> None:
-    setting = train(rounds=1).setting
+    setting = train(rounds=1, dtype="float64").setting
     for share, lanes, threads in ((Share(1), 1, 1), (Share(3), 3, 1), (Share(20), 10, 2)):
         made = choose("serial", "auto", None, [setting], 10, share)
         assert (made.lanes, made.threads) == (lanes, threads)
