@@ -61,7 +61,11 @@ def _add_processes(parts: Any) -> None:
     site.add_argument("--data", type=Path, required=True, help="image folder or CSV file; it never leaves")
     site.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N; default: auto")
     site.add_argument("--plugin", type=Path, action="append", default=[], help="file with methods of your own")
-    site.add_argument("--threads", type=int, help="of the CPU that training may use; default: all cores")
+    site.add_argument(
+        "--threads",
+        type=int,
+        help="of the CPU that training may use; default: all cores, for the simple CNN one",
+    )
     site.set_defaults(command=_site)
 
 

@@ -39,7 +39,7 @@ from fedproc.federate.log import say
 from fedproc.federate.names import LARGEST_MESSAGE
 from fedproc.federate.policy import Policy, read_policy
 from fedproc.federate.state import Answered, DiskState, expect_same_data
-from fedproc.lanes import Bank, ClientData, Executor, choose, resolve_precision, using_precision
+from fedproc.lanes import Bank, ClientData, Executor, Share, choose, resolve_precision, using_precision
 from fedproc.lanes.evaluate import HeldOut
 from fedproc.methods.checked_server import CheckedServer
 from fedproc.methods.plugin import all_methods, plugin_hash
@@ -259,7 +259,8 @@ class Trainer:
             partial(fresh_weights, experiment, setting), postprocessors(experiment, federation=True), whole,
         )  # fmt: skip
         kind = "streamed" if self._on_gpu(setting.spec.foreign) else "serial"
-        executor = choose(kind, 1, self._threads, [setting], 1)
+        share = None if self._threads is None else Share(self._threads)
+        executor = choose(kind, 1, None, [setting], 1, share)
         if asked.run in self._runs:
             self._runs.pop(asked.run).executor.close()
         while len(self._runs) >= MOST_RUNS:

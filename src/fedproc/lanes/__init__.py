@@ -116,7 +116,7 @@ def choose(
     count = most if lanes == "auto" else int(lanes)
     small = [not on_gpu and s.spec.name == "simple-cnn" and s.spec.dtype == torch.float32 for s in settings]
     reason = cpu.missing() if any(small) else None
-    # a second torch thread makes the small network's own kernels wait, and takes twice the time
+    # with a second torch thread a lane of the small network was slower, up to four times (docs/speed.md)
     each = 1 if all(small) and reason is None else max(1, share.cores // count)
     serial = SerialExecutor(count, threads or each)
     if reason is not None:
