@@ -17,13 +17,13 @@ class FlatGradient:
     """The gradient (L, P) of `params` (L, P), in one piece of memory that every backward pass fills anew."""
 
     def __init__(self, params: Tensor) -> None:
-        self._params, self._whole = params, torch.empty_like(params)
+        self._params, self.whole = params, torch.empty_like(params)
         self._given: set[int] = set()
 
     def split(self, params: Tensor, sizes: list[int], dim: int) -> tuple[Tensor, ...]:
         """`torch.split` of the parameters along their last axis."""
         assert params is self._params and dim == -1
-        parts: tuple[Tensor, ...] = _Parts.apply(params, sizes, self._whole)
+        parts: tuple[Tensor, ...] = _Parts.apply(params, sizes, self.whole)
         return parts
 
     def of(self, total: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ class FlatGradient:
         if at in self._given:
             return None
         self._given.add(at)
-        return self._whole.as_strided(weights.shape, weights.stride(), at - int(self._params.storage_offset()))
+        return self.whole.as_strided(weights.shape, weights.stride(), at - int(self._params.storage_offset()))
 
 
 def place_for(weights: Tensor, dtype: torch.dtype) -> Tensor:

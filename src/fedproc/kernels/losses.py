@@ -190,8 +190,10 @@ class CrossEntropy(torch.autograd.Function):
         loss = torch.empty(labels.shape, dtype=torch.float32, device=logits.device)
         slope = torch.empty(logits.shape, dtype=torch.float32, device=logits.device)
         block = power_of_two(classes)
-        tall = max(1, 1024 // block)
-        _cross_entropy[(ceil_div(rows, tall),)](logits, labels, loss, slope, rows, classes, BR=tall, BK=block)
+        tall = max(1, 256 // block)  # short blocks: a step's few rows are spread over many processors
+        _cross_entropy[(ceil_div(rows, tall),)](
+            logits, labels, loss, slope, rows, classes, BR=tall, BK=block, num_warps=2
+        )  # fmt: skip
         ctx.save_for_backward(slope)
         return loss
 

@@ -329,6 +329,7 @@ class StackedExecutor:
                 for place, found in zip(some, self._score([jobs[place] for place in some]), strict=True):
                     done(place, found)
 
+    @torch.no_grad()
     def _score(self, jobs: Sequence[Job]) -> list[Outcome]:
         started = time.perf_counter()
         setting, sent = jobs[0].setting, _stack([job.task.payload.tensors for job in jobs])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,8 +14,18 @@ from torch.func import functional_call, vmap
 from fedproc import kernels
 from fedproc.kernels import cpu
 from fedproc.kernels.flat_gradient import FlatGradient
+from fedproc.kernels.simple_cnn import Pass, SimpleCnn, Sizes, compiled
 from fedproc.lanes.setting import Setting
 from fedproc.protocol.weights import Weights
+
+
+@dataclass(frozen=True)
+class _Leaves:
+    """Where autograd begins after a pass through the whole network's kernels: it sees the losses alone."""
+
+    last: Pass
+    z: Tensor
+    logits: Tensor
 
 
 class StackedNet:
@@ -27,6 +38,8 @@ class StackedNet:
         self._short = kernels.precision() == "bf16" and setting.device.type == "cuda"
         self._slope: Tensor | None = None
         self._flat = FlatGradient(self.weights.params) if kernels.usable(self.weights.params) else None
+        self._whole = _kernels_of(setting) if kernels.usable(self.weights.params) else None
+        self._leaves: _Leaves | None = None
         self._call: Callable[..., Any] = vmap(self._one)
         self._call_without_mask: Callable[..., Any] = vmap(self._one_without_mask)
 
@@ -39,6 +52,8 @@ class StackedNet:
     def outputs(self, weights: Weights, images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """z (L, B, Q) and logits (L, B, K) under these weights; statistics that batch-norm notes go into them."""
         trained = weights is self.weights and torch.is_grad_enabled()
+        if self._whole is not None and (trained or not torch.is_grad_enabled()):
+            return self._through(self._whole, weights.params.detach(), images, trained)
         named = self._layout.named(weights, self._flat.split if trained and self._flat is not None else None)
         with cpu.torch_only(), torch.autocast("cuda", torch.bfloat16, enabled=self._short, cache_enabled=False):
             if mask is None:
@@ -46,6 +61,12 @@ class StackedNet:
             else:
                 z, logits = self._call(named, images, mask)
         return z.to(weights.params.dtype), logits.to(weights.params.dtype)
+
+    def _through(self, whole: SimpleCnn, params: Tensor, images: Tensor, trained: bool) -> tuple[Tensor, Tensor]:
+        z, logits, last = whole.forward(params, images, keep=trained)
+        if last is not None:
+            self._leaves = _Leaves(last, z.requires_grad_(), logits.requires_grad_())
+        return z, logits
 
     def frozen(self, weights: Weights, images: Tensor) -> tuple[Tensor, Tensor]:
         training = self.module.training
@@ -63,6 +84,12 @@ class StackedNet:
     def gradient(self, total: Tensor) -> Tensor:
         with torch.enable_grad():
             total = _Sum.apply(total, self._ones(total))  # type: ignore[no-untyped-call]
+            if self._whole is not None and self._flat is not None:
+                assert self._leaves is not None
+                leaves, self._leaves = self._leaves, None
+                slopes = torch.autograd.grad(total, (leaves.z, leaves.logits), allow_unused=True)
+                self._whole.backward(leaves.last, *slopes, self._flat.whole)
+                return self._flat.whole
             if self._flat is not None:
                 return self._flat.of(total)
             (gradient,) = torch.autograd.grad(total, self.weights.params)
@@ -76,6 +103,14 @@ class StackedNet:
 
     def train(self, mode: bool) -> None:
         self.module.train(mode)
+
+
+def _kernels_of(setting: Setting) -> SimpleCnn | None:
+    """The kernels of the whole network, where there are some for it."""
+    spec = setting.spec
+    if spec.name != "simple-cnn" or spec.normalize_z or kernels.precision() == "bf16":
+        return None
+    return compiled(Sizes.of(spec.channels, spec.side, spec.classes, setting.layout.params), kernels.precision())
 
 
 class _Sum(torch.autograd.Function):

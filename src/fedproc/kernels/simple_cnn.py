@@ -1,0 +1,197 @@
+"""The whole simple CNN for L clients side by side, forwards and backwards in a few kernels (simple_cnn.cu).
+
+Layer by layer a step of ten clients is a chain of some forty short kernels, whose starts and ends are most of its time.
+Shapes: L lanes, B batch, C channels, H pixels a side, P parameters, Q features, K classes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from fedproc.kernels import ceil_div
+
+SOURCE = Path(__file__).with_name("simple_cnn.cu")
+THREADS, HEAD_THREADS = 256, 512
+IMAGES = 2  # that a block of the convolutions' kernels works on at a time
+CHANNELS = (6, 16)
+FEATURES = (120, 84, 84, 256)
+LAYERS = ("CONV1", "CONV2", "FC1", "FC2", "HEAD1", "HEAD2", "CLASSIFIER")
+NUMBERS = 9  # that the source tells
+
+
+class Launches(Protocol):
+    """A compiled source."""
+
+    def numbers(self, name: str, count: int) -> list[int]: ...
+
+    def launch(self, name: str, grid: tuple[int, int], threads: int, shared: int, *arguments: Any) -> None: ...
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """A simple CNN: channels and side of its images, classes, where each layer's weights begin among P parameters."""
+
+    channels: int
+    side: int
+    classes: int
+    at: tuple[int, ...]
+    parameters: int
+
+    @classmethod
+    def of(cls, channels: int, side: int, classes: int, params: Sequence[tuple[str, tuple[int, ...]]]) -> Sizes:
+        """Of the network's parameters in their order, names with shapes."""
+        at, end = [], 0
+        for _, shape in params:
+            at.append(end)
+            end += prod(shape)
+        made = cls(channels, side, classes, tuple(at[::2]), end)
+        out = [*CHANNELS, *FEATURES, classes]
+        into = [channels * 25, CHANNELS[0] * 25, CHANNELS[1] * made.windows, *FEATURES]
+        expected = [size for n, k in zip(out, into, strict=True) for size in (n * k, n)]
+        if [prod(shape) for _, shape in params] != expected:
+            raise ValueError(f"these are not a simple CNN's parameters: {params}")
+        return made
+
+    def defined(self, products: int) -> dict[str, int]:
+        """What the source is compiled with."""
+        even = all(place % 2 == 0 for place in (*self.at, self.parameters))
+        numbers = {
+            "C": self.channels,
+            "SIDE": self.side,
+            "CLASSES": self.classes,
+            "PRODUCTS": products,
+            "EVEN": int(even),
+        }
+        return numbers | {f"AT_{name}": place for name, place in zip(LAYERS, self.at, strict=True)}
+
+    @property
+    def windows(self) -> int:
+        """Pooling windows of an image at the second convolution."""
+        return (((self.side - 4) // 2 - 4) // 2) ** 2
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What the way back needs of the way there: images, params, and what each layer gave."""
+
+    images: Tensor
+    params: Tensor
+    given: Mapping[str, Tensor]
+    z: Tensor
+
+
+@lru_cache(maxsize=16)
+def compiled(sizes: Sizes, precision: str) -> SimpleCnn | None:
+    """The kernels for such a network on the present GPU; None where they cannot be had."""
+    from fedproc.kernels.cuda import CudaError, Module
+
+    products = 1 if precision == "tf32" else 3
+    properties = torch.cuda.get_device_properties()
+    try:
+        made = SimpleCnn(Module(SOURCE, sizes.defined(products)), sizes, properties.multi_processor_count)
+    except (OSError, AttributeError, CudaError):
+        return None
+    return made if made.most_shared <= properties.shared_memory_per_block_optin else None
+
+
+class SimpleCnn:
+    """The kernels for networks of some sizes."""
+
+    def __init__(self, module: Launches, sizes: Sizes, processors: int) -> None:
+        self._module, self._sizes, self._blocks = module, sizes, 2 * processors
+        *floats, self._tiles, self._slopes1, self._hidden = module.numbers("sizes", NUMBERS)
+        shared = [4 * each for each in floats]
+        self._forward, self._head_forward, self._head_backward, self._head_weights, self._conv2, self._conv1 = shared
+        self.most_shared = max(*shared, 2 * self._head_forward, 2 * self._head_backward)
+
+    def forward(self, params: Tensor, images: Tensor, keep: bool) -> tuple[Tensor, Tensor, Pass | None]:
+        """z (L, B, Q) and logits (L, B, K) of params (L, P) and images (L, B, C, H, H); lanes may lie apart, or be one
+        and the same. What the way back needs is kept where it is wanted.
+        """
+        sizes = self._sizes
+        images = images if images[0].is_contiguous() else images.contiguous()
+        params = params if params.stride(1) == 1 and params.data_ptr() % 8 == 0 else params.contiguous()
+        lanes, batch = images.shape[:2]
+
+        def space(width: int) -> Tensor:
+            return torch.empty(lanes, batch, width, dtype=torch.float32, device=images.device)
+
+        given = {"y2": space(CHANNELS[1] * sizes.windows)}
+        if keep:
+            given |= {f"a{number}": space(width) for number, width in enumerate(FEATURES[:3], 1)}
+            given["y1"] = space(self._hidden)
+        z, logits = space(FEATURES[3]), space(sizes.classes)
+        apart = _stride(params)
+        per = self._per(lanes, batch, 2)
+        self._module.launch(
+            "conv_forward", (ceil_div(batch, per), lanes), THREADS, self._forward,
+            images, _stride(images), params, apart, given.get("y1"), given["y2"], batch, per,
+        )  # fmt: skip
+        tall = self._tall(lanes, batch)
+        self._module.launch(
+            f"head_forward{tall}", (ceil_div(batch, 16 * tall), lanes), HEAD_THREADS, tall * self._head_forward,
+            given["y2"], params, apart, given.get("a1"), given.get("a2"), given.get("a3"), z, logits, batch,
+        )  # fmt: skip
+        return z, logits, Pass(images, params, given, z) if keep else None
+
+    def backward(self, last: Pass, of_z: Tensor | None, of_logits: Tensor | None, gradient: Tensor) -> None:
+        """Fill the gradient (L, P) by those of z and logits; either may be missing."""
+        of_z, of_logits = (None if g is None else g.contiguous() for g in (of_z, of_logits))
+        given, params, launch = last.given, last.params, self._module.launch
+        lanes, batch = last.images.shape[:2]
+        widths = [given["y2"][0, 0].numel(), *FEATURES]
+        slopes = [torch.empty(lanes, batch, width, dtype=torch.float32, device=params.device) for width in widths]
+        to = ctypes.c_longlong(gradient.stride(0))
+        tall = self._tall(lanes, batch)
+        activations = [given["a1"], given["a2"], given["a3"]]
+        launch(
+            f"head_backward{tall}", (ceil_div(batch, 16 * tall), lanes), HEAD_THREADS, tall * self._head_backward,
+            of_z, of_logits, params, _stride(params), given["y2"], *activations, *reversed(slopes), batch,
+        )  # fmt: skip
+        launch(
+            "head_weights", (self._tiles, lanes), THREADS, self._head_weights,
+            given["y2"], *activations, last.z, *slopes[1:], of_logits, gradient, to, batch,
+        )  # fmt: skip
+        parts = []
+        slopes1 = torch.empty(lanes, batch, self._slopes1, dtype=torch.float32, device=params.device)
+        for per, weights in (
+            (self._per(lanes, batch, 1), CHANNELS[1] * (CHANNELS[0] * 25 + 1)),
+            (self._per(lanes, batch, 2), CHANNELS[0] * (self._sizes.channels * 25 + 1)),
+        ):
+            parts.append(
+                (per, torch.empty(lanes, ceil_div(batch, per), weights, dtype=torch.float32, device=params.device))
+            )
+        (per2, partial2), (per1, partial1) = parts
+        launch(
+            "conv2_backward", (partial2.shape[1], lanes), THREADS, self._conv2,
+            given["y1"], slopes[0], params, _stride(params), slopes1, partial2, batch, per2,
+        )  # fmt: skip
+        launch(
+            "conv1_backward", (partial1.shape[1], lanes), THREADS, self._conv1,
+            last.images, _stride(last.images), slopes1, partial1, batch, per1,
+        )  # fmt: skip
+        launch(
+            "fold", (ceil_div(partial1.shape[2] + partial2.shape[2], THREADS), lanes), THREADS, 0,
+            partial1, partial2, partial1.shape[1], partial2.shape[1], gradient, to,
+        )  # fmt: skip
+
+    def _per(self, lanes: int, batch: int, each: int) -> int:
+        """Images that a block of the convolutions takes one after the other, where each processor holds so many blocks."""
+        return IMAGES * max(1, ceil_div(lanes * batch, IMAGES * each * self._blocks // 2))
+
+    def _tall(self, lanes: int, batch: int) -> int:
+        """Tiles of 16 samples that a block of the linear layers takes: two where there is work enough."""
+        return 1 if lanes * ceil_div(batch, 16) <= self._blocks else 2
+
+
+def _stride(tensor: Tensor) -> ctypes.c_longlong:
+    return ctypes.c_longlong(tensor.stride(0))

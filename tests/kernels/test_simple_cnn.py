@@ -1,0 +1,104 @@
+"""The whole simple CNN in a few kernels computes what the layers do, forwards and backwards: on a CPU, or on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import torch
+from cuda_on_cpu import COMPILER, OnCpu
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from fedproc.kernels.cuda import Module
+from fedproc.kernels.simple_cnn import SOURCE, SimpleCnn, Sizes
+from fedproc.networks import NetworkSpec, build
+from fedproc.networks.flat import Layout
+from fedproc.networks.network import Network
+from fedproc.protocol.weights import Weights
+
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+pytestmark = pytest.mark.skipif(not GPU and COMPILER is None, reason="neither a GPU nor a C++ compiler here")
+SHAPES = [(3, 32, 10), (1, 28, 10), (3, 33, 7)]
+HEADS = ("head_forward1", "head_forward2", "head_backward1", "head_backward2")
+KERNELS = ("conv_forward", *HEADS, "head_weights", "conv2_backward", "conv1_backward", "fold")
+
+
+def network(channels: int, side: int, classes: int) -> Network:
+    spec = NetworkSpec("simple-cnn", 0, channels, side, classes, normalize_z=False, dtype=torch.float64)
+    return build(spec, 3).to(DEVICE)
+
+
+def sizes(channels: int, side: int, classes: int) -> Sizes:
+    return Sizes.of(channels, side, classes, Layout.of(network(channels, side, classes)).params)
+
+
+@cache
+def kernels(channels: int, side: int, classes: int, processors: int = 1) -> SimpleCnn:
+    of = sizes(channels, side, classes)
+    module = Module(SOURCE, of.defined(3)) if GPU else OnCpu(SOURCE, of.defined(3), KERNELS)
+    return SimpleCnn(module, of, processors)
+
+
+def problem(lanes: int, batch: int, channels: int, side: int, classes: int) -> tuple[Tensor, Tensor]:
+    """Weights that differ from lane to lane, and images."""
+    start = Layout.of(network(channels, side, classes)).read(network(channels, side, classes)).params.float()
+    draws = torch.Generator().manual_seed(5)
+    params = start + 0.05 * torch.randn(lanes, len(start), generator=draws).to(DEVICE)
+    return params, torch.randn(lanes, batch, channels, side, side, generator=draws).to(DEVICE)
+
+
+def plain(channels: int, side: int, classes: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The layers themselves, in float64."""
+    net = network(channels, side, classes)
+    layout = Layout.of(net)
+    empty = layout.read(net)
+
+    def lane(params: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
+        named = layout.named(Weights(params, empty.buffers, empty.counters))
+        found: tuple[Tensor, Tensor] = functional_call(net, named, (images, None))
+        return found
+
+    return lambda params, images: vmap(lane)(params.double(), images.double())
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    """Three products of tf32 are some 2^-20 off, and tensor cores round sums towards zero."""
+    assert found.shape == expected.shape
+    assert float((found - expected).detach().norm()) <= 1e-5 * float(expected.detach().norm())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("batch", [1, 5, 34])
+def test_there_and_back(shape: tuple[int, int, int], batch: int) -> None:
+    lanes = 2
+    params, images = problem(lanes, batch, *shape)
+    z, logits, last = kernels(*shape).forward(params, images, keep=True)
+    leaf = params.double().requires_grad_()
+    expected = plain(*shape)(leaf, images)
+    close(z, expected[0])
+    close(logits, expected[1])
+    of_z, of_logits = (
+        torch.randn(one.shape, generator=torch.Generator().manual_seed(1)).to(DEVICE) for one in (z, logits)
+    )
+    for given in ((of_z, of_logits), (None, of_logits), (of_z, None)):
+        whole = torch.full((lanes, params.shape[1] + 2), torch.nan, device=DEVICE)[:, : params.shape[1]]
+        assert last is not None
+        kernels(*shape).backward(last, *given, whole)
+        pairs = [(out, g.double()) for out, g in zip(expected, given, strict=True) if g is not None]
+        (wanted,) = torch.autograd.grad([out for out, _ in pairs], leaf, [g for _, g in pairs], retain_graph=True)
+        for name, (first, last_) in spans(*shape).items():
+            if given[1] is None and name.startswith("classifier"):
+                assert not whole[:, first:last_].any()
+            else:
+                close(whole[:, first:last_], wanted[:, first:last_])
+
+
+def spans(channels: int, side: int, classes: int) -> dict[str, tuple[int, int]]:
+    found, at = {}, 0
+    for name, parameter in network(channels, side, classes).named_parameters():
+        found[name] = (at, at + parameter.numel())
+        at += parameter.numel()
+    return found
