@@ -73,9 +73,11 @@ class Scale:
     many: tuple[int, float] = (100, 0.1)
     more: tuple[str, ...] = ()
 
-    def lanes(self, piece: str) -> int:
+    def lanes(self, piece: str) -> str:
         """Clients of a run that train side by side."""
-        return round(self.many[0] * self.many[1]) if piece == "many" else self.clients
+        if piece == "ceiling":
+            return f"of {self.clients} lanes, of central training 1"
+        return f"of {round(self.many[0] * self.many[1]) if piece == 'many' else self.clients} lanes"
 
 
 TOY = Scale(
@@ -390,7 +392,7 @@ def work(campaign: Campaign, pieces: Sequence[str], seconds: float, margin: floa
 def said(campaign: Campaign, piece: str) -> str:
     """How many runs and lanes a piece has, and how many runs are open."""
     name = piece.partition("-")[0]
-    lanes, later = f"of {campaign.scale.lanes(piece)} lanes", ""
+    lanes, later = campaign.scale.lanes(piece), ""
     try:
         steps = campaign.steps(piece)
     except SystemExit as error:
@@ -429,10 +431,10 @@ def packed(campaign: Campaign, piece: str, pack: Path, most: int = 3) -> list[Pa
     for each in sorted((run for run in unfinished if unfinished[run]), key=lambda run: -unfinished[run]):
         rounds = sorted((each / "checkpoint").glob("round-*"))
         inside = [path for path in each.rglob("*") if path.is_file() and not {*rounds[:-1]} & {*path.parents}]
-        whole += sum(path.stat().st_size for path in inside)
-        if whole > most * PART:
-            break
-        fits += inside
+        size = sum(path.stat().st_size for path in inside)
+        if whole + size <= most * PART:
+            whole += size
+            fits += inside
     if fits:
         made += _parts(pack / f"{piece}.unfinished.tar.gz", _archive(out, fits, "w:gz", compresslevel=1))
     return made
@@ -495,7 +497,7 @@ def keep(campaign: Campaign, commit: str, sitting: int) -> None:
         name, _, beta = piece.partition("-")
         home = campaign.kept / leaderboard.setting(beta or BETAS[0])
         target = {
-            "search": home / (f"search-{sitting}" if (home / "search").exists() else "search"),
+            "search": _search_of(home, campaign.out / piece, sitting),
             "test": home / "runs",
             "anchors": home / (f"anchors-{sitting}" if sitting > 1 else "anchors"),
             "ceiling": campaign.kept / "ceiling",
@@ -512,6 +514,15 @@ def keep(campaign: Campaign, commit: str, sitting: int) -> None:
         if name == "small":
             for path in campaign.out.glob("partition-*.json"):
                 shutil.copy(path, target.parent / path.name)
+
+
+def _search_of(home: Path, source: Path, sitting: int) -> Path:
+    """The folder that has rows of this search already, the first of all, or one of the sitting's number."""
+    rows = {path.parent.name for path in source.glob("*/trial-1")}
+    for path in sorted(home.glob("search*")):
+        if rows & {each.name for each in path.iterdir()}:
+            return path
+    return home / (f"search-{sitting}" if (home / "search").exists() else "search")
 
 
 def main() -> int:

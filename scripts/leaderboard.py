@@ -51,15 +51,17 @@ def winners(beta: str, folder: Path = FOLDER) -> dict[str, dict[str, Any]]:
     return found
 
 
-def scores(beta: str, folder: Path = FOLDER) -> dict[str, list[float]]:
-    """The winner's mean validation accuracy in each rung, by row."""
+def won(beta: str, folder: Path = FOLDER) -> dict[str, tuple[dict[str, Any], list[float]]]:
+    """Of each row that was searched the winner's value of every option that was, and its mean validation accuracy in
+    each rung; the best first.
+    """
     found = {}
     for path in sorted((folder / setting(beta)).glob("search*/ranking.json")):
         for label, row in json.loads(path.read_text(encoding="utf-8"))["rows"].items():
             for trial in row["trials"]:
                 if trial["trial"] == row["winner"]:
-                    found[label] = [sum(rung.values()) / len(rung) for rung in trial["scores"]]
-    return found
+                    found[label] = (trial["values"], [sum(rung.values()) / len(rung) for rung in trial["scores"]])
+    return dict(sorted(found.items(), key=lambda item: -item[1][1][-1]))
 
 
 def comparison(beta: str, folder: Path = FOLDER) -> Comparison | None:
