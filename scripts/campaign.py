@@ -495,6 +495,9 @@ def keep(campaign: Campaign, commit: str, sitting: int) -> None:
             for _, here in step.beside:
                 shutil.rmtree(here, ignore_errors=True)
         name, _, beta = piece.partition("-")
+        if name == "search" and (open_rows := _not_over(campaign.out / piece)):
+            print(f"{piece}: left out, since its search is not over: {', '.join(sorted(open_rows))}", flush=True)
+            continue
         home = campaign.kept / leaderboard.setting(beta or BETAS[0])
         target = {
             "search": _search_of(home, campaign.out / piece, sitting),
@@ -514,6 +517,13 @@ def keep(campaign: Campaign, commit: str, sitting: int) -> None:
         if name == "small":
             for path in campaign.out.glob("partition-*.json"):
                 shutil.copy(path, target.parent / path.name)
+
+
+def _not_over(source: Path) -> set[str]:
+    """The rows that a search has begun and has no winner of."""
+    path = source / "winners.toml"
+    won = {label.removesuffix(TUNED) for label in tables(path)} if path.exists() else set()
+    return {trial.parent.name for trial in source.glob("*/trial-1")} - won
 
 
 def _search_of(home: Path, source: Path, sitting: int) -> Path:

@@ -3,13 +3,15 @@
 
     python scripts/leaderboard_tables.py [--write] [--draw] [--folder DIR]
 
---write puts them into the page in place of those that are there, and says which the page has no place for; --draw draws
+--write puts them into the page in place of those that are there (of a new one its heads and an empty line are a place)
+and prints the others, and the main ones' shorter form into docs/results/README.md and README.md; --draw draws
 forest.svg and .png, and of each beta differences.png and curves.png. The primary family is all rows at both betas.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +31,9 @@ from fedproc.runs.saved import SavedRun
 from fedproc.statistics import Paired
 
 SHORT = (0, 1, 2, 3, 4, 7)  # columns of the main table that stand on other pages
+SHORTER = re.compile(r"^\| tuned \| seeds \|.*\n\|[-|]+\n(?P<rows>(?:\|.*\n)+)", re.M)
+BETA = re.compile(r"[Bb]eta (0\.\d)")
+PAGES = (FOLDER.parent / "README.md", FOLDER.parent.parent.parent / "README.md")
 BESIDE = {
     "nearest prototype": "final_prototype_accuracy",
     "CCVR, sampled": "final_ccvr_accuracy",
@@ -208,6 +213,22 @@ def written(text: str, made: Sequence[Printed]) -> tuple[str, list[Printed]]:
     return text, left
 
 
+def elsewhere(text: str, made: Sequence[Printed]) -> str:
+    """Another page with the main tables' shorter form in place of its own, each of the beta that was named last before
+    it.
+    """
+    for match in reversed([*SHORTER.finditer(text)]):
+        beta = beta_before(text, match.start())
+        found = next(table for table in made if table.under == f"## Beta {beta}" and table.heads[0] == "tuned")
+        rows = "\n".join(_line(row) for row in found.columns(SHORT).rows)
+        text = f"{text[: match.start('rows')]}{rows}\n{text[match.end() :]}"
+    return text
+
+
+def beta_before(text: str, at: int) -> str:
+    return BETA.findall(text[:at])[-1]
+
+
 # pictures
 
 
@@ -254,6 +275,8 @@ def main() -> None:
     given = parser.parse_args()
     made = tables(given.folder)
     if given.write:
+        for page in PAGES if given.folder == FOLDER else ():
+            page.write_text(elsewhere(page.read_text(encoding="utf-8"), made), encoding="utf-8")
         page = given.folder / "README.md"
         text, made = written(page.read_text(encoding="utf-8"), made)
         page.write_text(text, encoding="utf-8")
