@@ -51,7 +51,7 @@ STOPPED = 3  # exit code
 PART = 15 * 2**20 - 2**16
 WEIGHTS = (".safetensors",)
 STATE = ("checkpoint", "clients", "models")  # of a run, for continuing it
-CENTRAL = {"central-cosine": {"method": "central", "lr_schedule": "cosine"}}
+CENTRAL: dict[str, dict[str, object]] = {"central-cosine": {"method": "central", "lr_schedule": "cosine"}}
 
 
 @dataclass(frozen=True)
@@ -316,7 +316,7 @@ def tables(path: Path) -> dict[str, dict[str, object]]:
 
 
 def _lines(values: dict[str, object]) -> list[str]:
-    flat = {}
+    flat: dict[str, object] = {}
     for name, value in values.items():
         if isinstance(value, dict):
             flat |= {f"{json.dumps(name)}.{option}": each for option, each in value.items()}

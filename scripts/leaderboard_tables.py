@@ -226,7 +226,7 @@ def elsewhere(text: str, made: Sequence[Printed]) -> str:
 
 
 def beta_before(text: str, at: int) -> str:
-    return BETA.findall(text[:at])[-1]
+    return str(BETA.findall(text[:at])[-1])
 
 
 # pictures
