@@ -46,6 +46,8 @@ def without_places(config: dict[str, Any]) -> dict[str, Any]:
     there = {"data_dir": "DIR"} if config.get("data_dir") else {}
     if config.get("plugin"):
         there["plugin"] = [Path(path).name for path in config["plugin"]]
+    if config.get("partition_file"):
+        there["partition_file"] = Path(config["partition_file"]).name
     return {**config, **there}
 
 

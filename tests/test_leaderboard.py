@@ -1,30 +1,47 @@
-"""The leaderboard's tables are what its kept runs come to."""
+"""The leaderboard's tables and pictures are what its kept runs come to, whichever rows and settings there are."""
 
 from __future__ import annotations
 
 import json
 import re
 import statistics
-import tomllib
+import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from results_pages import FIRST, cells, plain
 
-from fedproc.comparison.compare import Comparison, Row, rows_in
-from fedproc.report.summary import differences
+from fedproc.comparison.compare import Comparison, Row
+from fedproc.figures.forest import in_words
+from fedproc.statistics import holm
 
-FOLDER = Path(__file__).parent.parent / "docs" / "results" / "leaderboard"
+sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
+import leaderboard
+import leaderboard_tables
+from leaderboard import DECLARED, FOLDER, REFERENCE, ROWS, SEEDS, TUNED
+
 TEXT = (FOLDER / "README.md").read_text(encoding="utf-8")
 PLAIN = plain(TEXT)
 README = (FOLDER.parent.parent.parent / "README.md").read_text(encoding="utf-8")
+BETAS = [beta for beta in leaderboard.BETAS if (FOLDER / leaderboard.setting(beta) / "runs").exists()]
+TABLES = leaderboard_tables.tables()
+COMPARISONS = leaderboard.comparisons()
+FAMILY = leaderboard.primary(COMPARISONS)
 
 
 @cache
-def comparison() -> Comparison:
-    rows = rows_in(FOLDER / "cifar10-beta0.1" / "runs")
-    return Comparison([Row.of(label, runs) for label, runs in rows.items()], None, "fedavg-tuned")
+def comparison(beta: str = "0.1") -> Comparison:
+    return COMPARISONS[beta]
+
+
+def under(beta: str) -> str:
+    """The page's section of a setting."""
+    first, last = leaderboard_tables.section(TEXT, f"## Beta {beta}")
+    assert first >= 0, f"the page has no section of beta {beta}"
+    return TEXT[first:last]
 
 
 def shown(row: Row, name: str) -> str:
@@ -32,19 +49,127 @@ def shown(row: Row, name: str) -> str:
     return f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}"
 
 
-def test_the_table() -> None:
-    table = cells(TEXT, "| tuned | seeds |")
-    found = {row[0].text: [cell.text for cell in row[2:]] for row in differences(comparison()).rows if row[0].text}
-    assert {f"{label}-tuned" for label in table} == {row.label for row in comparison().rows}
-    for row in comparison().rows:
-        expected = [str(len(row.runs)), shown(row, "final_accuracy"), *found.get(row.label, [""] * 5)]
-        assert table[row.label.removesuffix("-tuned")] == expected
+def configs(beta: str, kind: str) -> list[tuple[Path, dict[str, Any]]]:
+    """Of every run that is kept of a setting's tests or searches."""
+    found = sorted((FOLDER / leaderboard.setting(beta)).glob(f"{kind}*/**/config.json"))
+    return [(path.parent, json.loads(path.read_text(encoding="utf-8"))) for path in found]
+
+
+def result(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "result.json").read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.parametrize("table", TABLES, ids=[f"{table.under} {table.heads[0]}" for table in TABLES])
+def test_the_page_has_every_table_as_the_kept_runs_have_it(table: leaderboard_tables.Printed) -> None:
+    at, end = leaderboard_tables.standing(TEXT, table)
+    assert at >= 0, f"{table.under}: no table {table.head}"
+    assert TEXT[at:end] == table.text
+    alike = [other for other in TABLES if other.head == table.head]
+    assert TEXT.count(f"{table.head}\n") == len(alike)
+
+
+@pytest.mark.parametrize("beta", BETAS)
+def test_the_table(beta: str) -> None:
+    """Computed once more, of the result files alone."""
+    table = cells(under(beta), "| tuned | seeds |")
+    finals: dict[str, dict[int, float]] = {}
+    for run in (FOLDER / leaderboard.setting(beta) / "runs").glob("*/seed-*"):
+        finals.setdefault(run.parent.name, {})[int(run.name.removeprefix("seed-"))] = (
+            100 * result(run)["final_accuracy"]
+        )
+    assert {f"{label}{TUNED}" for label in table} == set(finals)
+    corrected = holm({key: one.p for key, one in FAMILY.items()})
+    for label, values in finals.items():
+        seeds, final, difference, _, p, *_, verdict = table[label.removesuffix(TUNED)]
+        assert seeds == str(len(values))
+        assert final == f"{statistics.fmean(values.values()):.2f} ± {statistics.stdev(values.values()):.2f}"
+        if label == REFERENCE:
+            assert {difference, p, verdict} == {""}
+            continue
+        found = statistics.fmean(values[seed] - finals[REFERENCE][seed] for seed in values)
+        assert float(difference) == pytest.approx(found, abs=0.0051)
+        assert p == (f"{corrected[beta, label]:.3f}" if corrected[beta, label] >= 0.001 else "< 0.001")
+        assert verdict in ("better", "worse") or corrected[beta, label] > 0.05 or "by less than" in verdict
+
+
+def test_the_family_is_all_rows_at_both_betas() -> None:
+    assert DECLARED == 30 and len(FAMILY) == sum(len(one.rows) - 1 for one in COMPARISONS.values())
+    assert all(len(one.seeds) >= 3 for one in FAMILY.values())
+    if len(FAMILY) < DECLARED:
+        assert f"So {len(FAMILY)} of the family's {DECLARED} tests are here" in PLAIN
+        assert f"Here are {len(FAMILY)} of its {DECLARED} tests" in plain(FIRST)
+    else:
+        assert "tests are here" not in PLAIN and "of its 30 tests" not in plain(FIRST)
+
+
+def test_what_is_done() -> None:
+    """A row is called done at a beta where all its seeds are there, and nowhere else."""
+    heads = [f"beta {beta}" for beta in leaderboard.BETAS]
+    table = cells(TEXT, f"| | {' | '.join(heads)} |")
+    names = {words: label for label, words in ROWS.items()} | {"scaffold+fedproc": "scaffold+fedproc"}
+    told: list[tuple[tuple[str, str], bool]] = []
+    for rows, states in table.items():
+        for name in (name for name in rows.split(", ") if name in names):
+            told += [((names[name], b), state == "done") for b, state in zip(leaderboard.BETAS, states, strict=True)]
+    home = {beta: FOLDER / leaderboard.setting(beta) / "runs" for beta in leaderboard.BETAS}
+    seeds = {(row, b): len([*(home[b] / f"{row}{TUNED}").glob("seed-*")]) for row in ROWS for b in leaderboard.BETAS}
+    assert sorted(told) == sorted((key, count == len(SEEDS)) for key, count in seeds.items())
 
 
 @pytest.mark.parametrize("text", [FIRST, README], ids=["results", "README"])
-def test_where_else_the_table_stands(text: str) -> None:
-    here, there = cells(TEXT, "| tuned | seeds |"), cells(text, "| tuned | seeds |")
-    assert {label: row[:4] + row[-1:] for label, row in here.items()} == there
+def test_where_else_the_tables_stand(text: str) -> None:
+    """The same rows and numbers, of the beta that was named last before."""
+    head = "| tuned | seeds |"
+    places = [match.start() for match in re.finditer(re.escape(head), text)]
+    assert 1 <= len(places) <= len(BETAS)
+    for place in places:
+        here = cells(under(leaderboard_tables.beta_before(text, place)), head)
+        assert cells(text[place:], head) == {label: row[:4] + row[-1:] for label, row in here.items()}
+    assert leaderboard_tables.elsewhere(text, TABLES) == text
+
+
+@pytest.mark.parametrize("beta", BETAS)
+def test_runs_are_what_the_protocol_says(beta: str) -> None:
+    winners = leaderboard.winners(beta)
+    for run, config in configs(beta, "runs"):
+        assert config["seed"] in SEEDS and f"seed-{config['seed']}" == run.name
+        assert (config["rounds"], config["val_fraction"], config["ccvr"]) == (100, 0, "both")
+        assert result(run)["status"] == "finished"
+        for name, value in winners[run.parent.name].items():
+            assert (config[name] | value if isinstance(value, dict) else value) == config[name], (run, name)
+    for run, config in [*configs(beta, "runs"), *configs(beta, "search")]:
+        setting = ("data", "clients", "partition", "beta", "epochs", "batch_size", "sample", "network")
+        assert [config[name] for name in setting] == [
+            "cifar10", 10, "dirichlet", float(beta), 10, 64, 1.0, "simple-cnn",
+        ], run  # fmt: skip
+
+
+@pytest.mark.parametrize("beta", BETAS)
+def test_every_row_had_the_same_search_once(beta: str) -> None:
+    """And nothing of it saw a test image."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for run, config in configs(beta, "search"):
+        found.setdefault(run.parent.parent.parent.name, []).append((config["rounds"], config["seed"]))
+        names = result(run)
+        assert "val_final_accuracy" in names and "final_accuracy" not in names
+        assert config["val_fraction"] == 0.1
+    budget = sorted([*[(50, 100)] * 8, *[(100, seed) for seed in (101, 102)] * 2])
+    assert {row: sorted(runs) for row, runs in found.items()} == dict.fromkeys(found, budget)
+    assert {f"{row}{TUNED}" for row in found} == set(leaderboard.winners(beta))
+    assert {row.label for row in comparison(beta).rows} <= set(leaderboard.winners(beta))
+    assert {row.label for row in comparison(beta).rows} <= {f"{row}{TUNED}" for row in ROWS}
+
+
+def test_pictures_have_the_numbers_of_the_kept_runs() -> None:
+    parts = ElementTree.parse(FOLDER / "forest.svg").iter("{http://www.w3.org/2000/svg}text")
+    drawn = ["".join(text.itertext()) for text in parts]
+    lines = [(name, one) for of in leaderboard_tables.forest(FAMILY).values() for name, one in of.items()]
+    assert [text for text in drawn if re.match(r"[+-]\d+\.\d\d", text)] == [in_words(one) for _, one in lines]
+    assert {name for name, _ in lines} <= set(drawn) & set(ROWS.values())
+    for path in (f"{leaderboard.setting(beta)}/{name}.png" for beta in BETAS for name in ("curves", "differences")):
+        assert (FOLDER / path).exists() and f"({path})" in TEXT
+    assert "(forest.png)" in TEXT
 
 
 def test_what_is_said_of_scaffold_elsewhere() -> None:
@@ -54,16 +179,9 @@ def test_what_is_said_of_scaffold_elsewhere() -> None:
     said = "{:.2f} points ahead of FedAvg ({:+.2f} to {:+.2f}), on each of ten seeds".format(*numbers)
     for text in (FIRST, README):
         assert said in plain(text)
-    winners = tomllib.loads((FOLDER / "cifar10-beta0.1" / "search" / "winners.toml").read_text(encoding="utf-8"))
+    winners = leaderboard.winners("0.1")
     advice = "--method {method} --lr-schedule {lr_schedule} --calibrate {calibrate}"
     assert advice.format(**winners["scaffold-tuned"]) in plain(FIRST)
-
-
-def test_the_exploratory_table() -> None:
-    table = cells(TEXT, "| tuned | nearest prototype |")
-    for row in comparison().rows:
-        names = ("final_prototype_accuracy", "final_ccvr_accuracy", "final_lda_accuracy")
-        assert table[row.label.removesuffix("-tuned")] == [shown(row, name) for name in names]
 
 
 def test_what_the_text_says_of_scaffold_with_fedproc() -> None:
@@ -76,25 +194,11 @@ def test_what_the_text_says_of_scaffold_with_fedproc() -> None:
         assert one.low is not None and one.high is not None
         assert words.format(d=100 * one.difference, low=100 * one.low, high=100 * one.high) in PLAIN
     p = {label: one.p for label, one in comparison().paired("final_accuracy").items()}
+    if len(FAMILY) == DECLARED:
+        return  # they are corrected for in the table
     first, second = p["scaffold-tuned"], p["scaffold+fedproc-tuned"]
     assert f"SCAFFOLD's p of {first:.5f} is {30 * first:.3f}, and 29 times" in PLAIN
     assert f"scaffold+fedproc's of {second:.5f} is {29 * second:.3f}." in PLAIN
-
-
-@pytest.mark.parametrize(("label", "method"), [("FedAvg", "fedavg"), ("FedProc", "fedproc")])
-def test_the_anchors(label: str, method: str) -> None:
-    kept = [FOLDER.parent / "cifar10-beta0.1" / "runs", FOLDER / "cifar10-beta0.1" / "anchors"]
-    curves = []
-    for folder in kept:
-        lines = (folder / method / "seed-0" / "metrics.jsonl").read_text().splitlines()
-        curves.append({r["round"]: 100 * r["test_accuracy"] for r in map(json.loads, lines)})
-    for cell, (first, last) in zip(
-        cells(TEXT, "| test accuracy, %, mean over rounds |")[f"{label}, then and now"],
-        ((11, 50), (51, 100), (91, 100), (100, 100)),
-        strict=True,
-    ):
-        means = [statistics.fmean(curve[t] for t in range(first, last + 1)) for curve in curves]
-        assert cell == ", ".join(f"{mean:.2f}" for mean in means)
 
 
 def test_the_runs_that_were_repeated() -> None:
@@ -117,19 +221,16 @@ def test_the_runs_that_were_repeated() -> None:
 
 
 def test_kept_runs_are_of_the_commits_that_the_page_names() -> None:
-    first, second = dict.fromkeys(re.findall(r"of commit ([0-9a-f]{7})", PLAIN))
-    of: dict[str, int] = {first: 0, second: 0}
-    folders = (FOLDER / "cifar10-beta0.1", FOLDER / "again")
-    for path in (path for folder in folders for path in folder.rglob("environment.json")):
-        commit = json.loads(path.read_text())["commit"][:7]
-        assert commit == (second if {"feddyn", "feddyn-tuned", "again"} & set(path.parts) else first), path
-        of[commit] += 1
-    assert of == {first: 60 + 2 + 47, second: 12 + 10 + 18}
-
-
-def test_nothing_of_the_search_saw_a_test_image() -> None:
-    found = list((FOLDER / "cifar10-beta0.1").glob("search*/**/result.json"))
-    assert len(found) == 60 + 12
-    for path in found:
-        names = json.loads(path.read_text())
-        assert "val_final_accuracy" in names and "final_accuracy" not in names
+    """Each of a clean one; within a row of a search there is one alone."""
+    named = set(re.findall(r"of commit ([0-9a-f]{7})", PLAIN))
+    found: dict[Path, set[str]] = {}
+    for path in (
+        path for name in ("cifar10-*", "again", "ceiling") for path in FOLDER.glob(f"{name}/**/environment.json")
+    ):
+        environment = json.loads(path.read_text(encoding="utf-8"))
+        assert re.fullmatch("[0-9a-f]{40}", environment["commit"]) and environment["source_sha256"], path
+        row = path.parents[3] if "trial-" in path.parents[2].name else path.parents[1]
+        found.setdefault(row, set()).add(environment["commit"][:7])
+    assert set().union(*found.values()) == named
+    assert all(len(commits) == 1 for row, commits in found.items() if row.parent.name.startswith("search"))
+    assert found[FOLDER / "cifar10-beta0.1" / "runs" / f"feddyn{TUNED}"] == {"9ad7c77"}

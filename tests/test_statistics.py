@@ -70,6 +70,8 @@ def test_equal_within_half_a_point_takes_two_tests() -> None:
     assert one.verdict == "equal within 0.5 points"
     wide = compare({"base": BASE, "wide": {s: v + 0.02 * (-1) ** s for s, v in BASE.items()}}, "base")["wide"]
     assert wide.equivalence > 0.3 and wide.verdict == "no difference seen"
+    little = {s: v + 0.001 + 0.0001 * (-1) ** s for s, v in BASE.items()}
+    assert compare({"base": BASE, "little": little}, "base")["little"].verdict == "better, by less than 0.5 points"
 
 
 def test_a_family_over_several_comparisons() -> None:

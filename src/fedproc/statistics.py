@@ -46,18 +46,20 @@ class Paired:
 
     @property
     def verdict(self) -> str:
-        """An interval that holds 0 shows no difference; one that does not may still be chance among many tests. A
-        difference that is the same for all seeds has no spread to be tested against.
+        """An interval that holds 0 shows no difference; one that does not may still be chance among many tests. Where
+        the difference is shown to be within half a point, it says so. A difference that is the same for all seeds has
+        no spread to be tested against.
         """
         if self.low is None or self.high is None:
             return f"{len(self.seeds)} seeds, too few"
         if self.low == self.high and self.difference != 0:
             return "same for all seeds, no test"
+        alike = self.equivalence < 1 - CONFIDENCE
         if self.low <= 0 <= self.high:
-            alike = self.equivalence < 1 - CONFIDENCE
             return f"equal within {100 * EQUAL:g} points" if alike else "no difference seen"
         word = "better" if self.difference > 0 else "worse"
-        return word if self.corrected < 1 - CONFIDENCE else f"{word} (not after Holm)"
+        word += "" if self.corrected < 1 - CONFIDENCE else " (not after Holm)"
+        return word + (f", by less than {100 * EQUAL:g} points" if alike else "")
 
 
 def compare(rows: Mapping[str, Mapping[int, float]], reference: str) -> dict[str, Paired]:
