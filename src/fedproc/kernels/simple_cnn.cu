@@ -9,7 +9,7 @@
 //
 // A pooling window is a row of a convolution's product: its patch of 6 x 6 pixels has what the four places of the window
 // need. Backwards, the gradient of a window goes to the place that won. What a window gave, and its gradient, have that
-// place in their lowest three bits (4: relu cut all off): tensor cores do not see so small bits of tf32.
+// place in their lowest three bits (4: relu cut all off), which tensor cores do not see: of tf32 they take the upper 19.
 
 #ifndef ON_CPU  // tests run this without a GPU as well
 extern __shared__ __align__(16) float shared_memory[];
@@ -20,12 +20,13 @@ __host__ __device__ constexpr int most(int a, int b) { return a > b ? a : b; }
 // the least stride of at least n that leaves `rest` over 32 (or over `by`), which keeps a warp's threads on banks apart
 __host__ __device__ constexpr int stride(int n, int rest, int by = 32) { return n + ((rest - n) % by + by) % by; }
 
-constexpr int THREADS = 256, WARPS = THREADS / 32, HEAD_THREADS = 512, HEAD_WARPS = HEAD_THREADS / 32;
+constexpr int THREADS = 256, WARPS = THREADS / 32, MANY_THREADS = 512, MANY_WARPS = MANY_THREADS / 32;
 constexpr int N1 = 6, N2 = 16, U = 6;                    // channels of the convolutions, side of a window's patch
 constexpr int P1 = (SIDE - 4) / 2, P2 = (P1 - 4) / 2;    // windows along a side
 constexpr int W1 = P1 * P1, W2 = P2 * P2;                // windows
 constexpr int F0 = N2 * W2, F1 = 120, F2 = 84, F3 = 84, F4 = 256;  // features between the linear layers
 constexpr int PATCH = N1 * U * U;                        // of the second convolution
+static_assert(MANY_WARPS == N2, "a warp for each channel");
 constexpr int WEIGHTS1 = N1 * C * 25, WEIGHTS2 = N2 * N1 * 25;
 constexpr int G = 2;                                     // images that a block has in shared memory at a time
 
@@ -55,12 +56,12 @@ __device__ __forceinline__ void tensor_cores(float (&d)[4], float a0, float a1, 
         "r"(__float_as_uint(b0)), "r"(__float_as_uint(b1)));
 }
 
-// Copies to shared memory that go on by themselves, until `copied`.
+// Copies to shared memory that go on by themselves, until `copied`; zeros where there is nothing.
 template <int BYTES>
-__device__ __forceinline__ void copy(float* to, const float* from) {
-  word place = (word)__cvta_generic_to_shared(to);
-  if (BYTES == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(place), "l"(from) : "memory");
-  else asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(place), "l"(from) : "memory");
+__device__ __forceinline__ void copy(float* to, const float* from, bool there = true) {
+  const word place = (word)__cvta_generic_to_shared(to), bytes = there ? BYTES : 0;
+  if (BYTES == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(place), "l"(from), "r"(bytes) : "memory");
+  else asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(place), "l"(from), "r"(bytes) : "memory");
 }
 
 __device__ __forceinline__ void copied() { asm volatile("cp.async.wait_all;" ::: "memory"); }
@@ -74,15 +75,8 @@ __device__ __forceinline__ int place_of(float x) { return __float_as_uint(x) & 7
 
 __device__ __forceinline__ float without_place(float x) { return __uint_as_float(__float_as_uint(x) & ~7u); }
 
-// What is kept of an operand: tf32, or everything where all bits of float32 are wanted, as three products.
-__device__ __forceinline__ float kept(float x) { return PRODUCTS == 1 ? rounded(x) : x; }
-
 // An operand that has a place in its lowest bits.
 __device__ __forceinline__ float operand(float x) { return PRODUCTS == 1 ? x : without_place(x); }
-
-__device__ __forceinline__ float kept_with_place(float x) {
-  return PRODUCTS == 1 ? packed(rounded(without_place(x)), place_of(x)) : x;
-}
 
 __device__ __forceinline__ float if_won(float slope, int place) { return place_of(slope) == place ? operand(slope) : 0.f; }
 
@@ -125,56 +119,71 @@ __device__ __forceinline__ void copy_image(float* to, const float* from) {
   }
 }
 
-__device__ __forceinline__ void copy_straight(float* to, const float* from, int count) {
-  for (int i = 4 * threadIdx.x; i < count; i += 4 * THREADS) copy<16>(to + i, from + i);
+template <int BY = THREADS>
+__device__ __forceinline__ void fill(float* to, int count, float value) {
+  for (int i = threadIdx.x; i < count; i += BY) to[i] = value;
 }
 
-__device__ __forceinline__ void fill(float* to, int count, float value) {
-  for (int i = threadIdx.x; i < count; i += THREADS) to[i] = value;
+// A lane's images from `begin` on, as many as a block has at a time; zeros where there are none.
+__device__ __forceinline__ void copy_images(float* to, const float* x, int begin, int end) {
+#pragma unroll
+  for (int s = 0; s < G; s++) {
+    if (begin + s < end) copy_image(to + s * IMAGE, x + (long long)(begin + s) * C * SIDE * SIDE);
+    else fill(to + s * IMAGE, SIDE * C * ROW, 0.f);
+  }
+}
+
+// The rows below the images, which a product meets with weights of zero.
+__device__ __forceinline__ void clear_below(float* images) {
+  for (int s = 0; s < 2 * G; s++) fill(images + s * IMAGE + SIDE * C * ROW, IMAGE - SIDE * C * ROW, 0.f);
+}
+
+template <int BY>
+__device__ __forceinline__ void copy_straight(float* to, const float* from, int count) {
+  for (int i = 4 * threadIdx.x; i < count; i += 4 * BY) copy<16>(to + i, from + i);
 }
 
 // Both convolutions of `per` images of a lane. What the first gave is stored where there is a place.
-constexpr int PARTS1 = STEPS1 * 3 * 64, RAW = up(most(WEIGHTS1, WEIGHTS2 + 32), 4);
-constexpr int CONV_FORWARD_SHARED = PARTS1 + RAW + 2 * IMAGES + G * HIDDEN;
+constexpr int PARTS1 = STEPS1 * 3 * 64, RAW1 = up(WEIGHTS1, 4), RAW2 = up(WEIGHTS2 + 32, 4);
+constexpr int CONV_FORWARD_SHARED = PARTS1 + RAW1 + RAW2 + 2 * IMAGES + G * HIDDEN;
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 conv_forward(const float* x, long long x_lane, const float* params, long long lane_params, float* y1, float* y2, int B,
              int per) {
   float* parts1 = shared_memory;
-  float* raw = parts1 + PARTS1;
-  float* images = raw + RAW;
+  float* raw1 = parts1 + PARTS1;
+  float* raw2 = raw1 + RAW1;
+  float* images = raw2 + RAW2;
   float* hidden = images + 2 * IMAGES;
   const int lane = blockIdx.y, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
   const int first = blockIdx.x * per, end = min(B, first + per);
   const float* own = params + lane * lane_params;
   x += lane * x_lane;
 
-  auto fetch = [&](int begin) {
-    for (int s = 0; s < G && begin + s < end; s++)
-      copy_image(images + (begin - first) / G % 2 * IMAGES + s * IMAGE, x + (long long)(begin + s) * C * SIDE * SIDE);
-  };
-  for (int i = threadIdx.x; i < WEIGHTS1; i += THREADS) copy<4>(raw + i, own + AT_CONV1 + i);
-  fill(images, 2 * IMAGES, 0.f);
-  copied();
-  __syncthreads();
+  auto fetch = [&](int begin) { copy_images(images + (begin - first) / G % 2 * IMAGES, x, begin, end); };
+  for (int i = threadIdx.x; i < WEIGHTS1; i += THREADS) copy<4>(raw1 + i, own + AT_CONV1 + i);
+  for (int i = threadIdx.x; i < WEIGHTS2; i += THREADS) copy<4>(raw2 + i, own + AT_CONV2 + i);
+  fill(raw2 + WEIGHTS2, 32, 0.f);
+  clear_below(images);
   fetch(first);
-  // the first weights as the product's instruction wants them: [step][tile of columns][thread][2]
-  for (int i = threadIdx.x; i < PARTS1; i += THREADS) {
-    int e = i % 2, to = i / 2 % 32, tile = i / 64 % 3, step = i / 192;
-    int j = step / 3 * 4 + to % 4, column = to / 4, v = step % 3 * 2 + e, u = j / C, c = j % C;
-    int half = column / 2;  // the thread that has this column of the result, and its neighbour column
-    int n = half / 2 * 3 + (tile < 2 ? half % 2 : 2), q = tile < 2 ? tile * 2 + column % 2 : half % 2 * 2 + column % 2;
-    int row = u - q / 2, at = v - q % 2;
-    bool there = j < J && row >= 0 && row < 5 && at >= 0 && at < 5;
-    parts1[i] = there ? kept(raw[((n * C + c) * 5 + row) * 5 + at]) : 0.f;
-  }
-  __syncthreads();
-  for (int i = threadIdx.x; i < WEIGHTS2 + 32; i += THREADS) raw[i] = i < WEIGHTS2 ? kept(own[AT_CONV2 + i]) : 0.f;
-  const float* low2 = raw + (g * N1 + t) * 25;  // of the second weights: input channels t and t + 4, output channel g
-  const float* high2 = t + 4 < N1 ? low2 + 100 : raw + WEIGHTS2;
-  const int next2 = 8 * N1 * 25, next_high2 = t + 4 < N1 ? next2 : 0;
   const int mine = t / 2 * 3 + t % 2, both = t / 2 * 3 + 2;  // output channels of the first
   const float bias = own[AT_CONV1 + WEIGHTS1 + mine], bias_both = own[AT_CONV1 + WEIGHTS1 + both];
+  copied();
+  __syncthreads();
+  // the first weights as the product's instruction wants them: [step][tile of columns][thread][2]
+#pragma unroll 4
+  for (int i = threadIdx.x; i < PARTS1; i += THREADS) {
+    const int e = i % 2, to = i / 2 % 32, tile = i / 64 % 3, step = i / 192;
+    const int j = step / 3 * 4 + to % 4, column = to / 4, v = step % 3 * 2 + e, u = j / C, c = j % C;
+    const int half = column / 2;  // the thread that has this column of the result, and its neighbour column
+    const int n = half / 2 * 3 + (tile < 2 ? half % 2 : 2);
+    const int q = tile < 2 ? tile * 2 + column % 2 : half % 2 * 2 + column % 2, row = u - q / 2, at = v - q % 2;
+    const bool there = j < J && row >= 0 && row < 5 && at >= 0 && at < 5;
+    parts1[i] = there ? raw1[((n * C + c) * 5 + row) * 5 + at] : 0.f;
+  }
+  const float* low2 = raw2 + (g * N1 + t) * 25;  // of the second weights: input channels t and t + 4, output channel g
+  const float* high2 = t + 4 < N1 ? low2 + 100 : raw2 + WEIGHTS2;
+  const int next2 = 8 * N1 * 25, next_high2 = t + 4 < N1 ? next2 : 0;
 
   for (int begin = first; begin < end; begin += G) {
     copied();
@@ -211,12 +220,12 @@ conv_forward(const float* x, long long x_lane, const float* params, long long la
 #pragma unroll
         for (int h = 0; h < 2; h++)
           hidden[to[h] + mine * PLANE] =
-              kept_with_place(largest(d[0][2 * h], d[0][2 * h + 1], d[1][2 * h], d[1][2 * h + 1], bias));
+              largest(d[0][2 * h], d[0][2 * h + 1], d[1][2 * h], d[1][2 * h + 1], bias);
         // the third channel of a pair of threads: each has two places of both rows, and finishes one row
         const bool odd = t % 2;
         float r0 = __shfl_xor_sync(~0u, odd ? d[2][0] : d[2][2], 1), r1 = __shfl_xor_sync(~0u, odd ? d[2][1] : d[2][3], 1);
-        hidden[(odd ? to[1] : to[0]) + both * PLANE] = kept_with_place(
-            odd ? largest(r0, r1, d[2][2], d[2][3], bias_both) : largest(d[2][0], d[2][1], r0, r1, bias_both));
+        hidden[(odd ? to[1] : to[0]) + both * PLANE] = odd ? largest(r0, r1, d[2][2], d[2][3], bias_both)
+                                                           : largest(d[2][0], d[2][1], r0, r1, bias_both);
       }
     }
     __syncthreads();
@@ -260,53 +269,61 @@ conv_forward(const float* x, long long x_lane, const float* params, long long la
   }
 }
 
-// The columns of linear layers go to a block's warps in tiles of eight. A tile's weights are asked for in parts, each while
-// the part before is multiplied; the first ones before the block waits for its input.
+// The columns of linear layers go to a block's warps in tiles of eight. What a tile needs of global memory is asked for in
+// parts, the first before the block waits for its input.
 template <int IN>
 struct Parts {
-  static constexpr int STEPS = (IN + 7) / 8, COUNT = (STEPS + 12) / 13, SIZE = (STEPS + COUNT - 1) / COUNT;
+  static constexpr int STEPS = (IN + 7) / 8, COUNT = (STEPS + 16) / 17, SIZE = (STEPS + COUNT - 1) / COUNT;
 };
 
-// One linear layer of 16 MT samples in shared memory: out = in w^T + bias, with relu where asked; also to global memory
-// where there is a place. Columns up to a multiple of eight are zero.
+// The product of a tile of a layer's weights, which `ask(tile, part, b)` gets, with 16 MT samples in shared memory.
+template <int MT, int IN, class Ask>
+__device__ __forceinline__ void times(float (&d)[MT][4], const float* in, int in_row, int tile, float2* b, Ask ask) {
+  typedef Parts<IN> P;
+  const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  float more[MT][4] = {};  // a second sum, so that a product does not wait for the one before
+#pragma unroll
+  for (int part = 0; part < P::COUNT; part++) {
+    if (part) ask(tile, part, b);
+#pragma unroll
+    for (int step = 0; step < P::SIZE && part * P::SIZE + step < P::STEPS; step++) {
+      const int k = (part * P::SIZE + step) * 8 + 2 * t;
+#pragma unroll
+      for (int m = 0; m < MT; m++) {
+        const float2 v0 = pair(in + (m * 16 + g) * in_row + k), v1 = pair(in + (m * 16 + g + 8) * in_row + k);
+        product(step % 2 ? more[m] : d[m], v0.x, v1.x, v0.y, v1.y, b[step].x, b[step].y);
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 4 * MT; i++) d[i / 4][i % 4] += more[i / 4][i % 4];
+}
+
+// One linear layer: out = in w^T + bias, with relu where asked; also to global memory where there is a place. Columns up to
+// a multiple of eight are zero.
 template <int MT, int IN, int OUT>
 __device__ __forceinline__ void linear(const float* in, int in_row, const float* w, const float* bias, bool relu, float* out,
                                        int out_row, float* to, int rows) {
   typedef Parts<IN> P;
   const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-  float2 next[P::SIZE];
-  auto ask = [&](int tile, int part) {
-    const int n = tile * 8 + g;
+  auto ask = [&](int tile, int part, float2* b) {
+    const float* row = w + (tile * 8 + g) * IN + 2 * t;
 #pragma unroll
     for (int step = 0; step < P::SIZE; step++) {
-      const int k = (part * P::SIZE + step) * 8 + 2 * t;
-      next[step] = n < OUT && k < IN ? neighbours(w + n * IN + k) : make_float2(0.f, 0.f);
+      const int k = (part * P::SIZE + step) * 8;
+      b[step] = tile * 8 + g < OUT && k + 2 * t < IN ? neighbours(row + k) : make_float2(0.f, 0.f);
     }
   };
-  ask(warp, 0);
+  float2 b[P::SIZE];
+  ask(warp, 0, b);
   __syncthreads();
 #pragma unroll 1
-  for (int tile = warp; tile < (OUT + 7) / 8; tile += HEAD_WARPS) {
-    float d[MT][4] = {};
-#pragma unroll 1
-    for (int part = 0; part < P::COUNT; part++) {
-      float2 b[P::SIZE];
-#pragma unroll
-      for (int step = 0; step < P::SIZE; step++) b[step] = make_float2(kept(next[step].x), kept(next[step].y));
-      if (part + 1 < P::COUNT) ask(tile, part + 1);
-      else if (tile + HEAD_WARPS < (OUT + 7) / 8) ask(tile + HEAD_WARPS, 0);
-#pragma unroll
-      for (int step = 0; step < P::SIZE; step++) {
-        const int k = min(part * P::SIZE + step, P::STEPS - 1) * 8 + 2 * t;
-#pragma unroll
-        for (int m = 0; m < MT; m++) {
-          float2 v0 = pair(in + (m * 16 + g) * in_row + k), v1 = pair(in + (m * 16 + g + 8) * in_row + k);
-          product(d[m], v0.x, v1.x, v0.y, v1.y, b[step].x, b[step].y);
-        }
-      }
-    }
+  for (int tile = warp; tile < (OUT + 7) / 8; tile += MANY_WARPS) {
     const int column = tile * 8 + 2 * t;
     const float bias0 = column < OUT ? bias[column] : 0.f, bias1 = column + 1 < OUT ? bias[column + 1] : 0.f;
+    float d[MT][4] = {};
+    if (tile != warp) ask(tile, 0, b);
+    times<MT, IN>(d, in, in_row, tile, b, ask);
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -314,10 +331,14 @@ __device__ __forceinline__ void linear(const float* in, int in_row, const float*
         const int r = m * 16 + g + 8 * h;
         float y0 = d[m][2 * h] + bias0, y1 = d[m][2 * h + 1] + bias1;
         if (relu) y0 = y0 < 0.f ? 0.f : y0, y1 = y1 < 0.f ? 0.f : y1;
-        if (out) out[r * out_row + column] = kept(y0), out[r * out_row + column + 1] = kept(y1);
+        if (out) *reinterpret_cast<float2*>(out + r * out_row + column) = make_float2(y0, y1);
         if (to && r < rows) {
-          if (column < OUT) to[(long long)r * OUT + column] = y0;
-          if (column + 1 < OUT) to[(long long)r * OUT + column + 1] = y1;
+          if (OUT % 2 == 0) {
+            if (column < OUT) *reinterpret_cast<float2*>(to + (long long)r * OUT + column) = make_float2(y0, y1);
+          } else {
+            if (column < OUT) to[(long long)r * OUT + column] = y0;
+            if (column + 1 < OUT) to[(long long)r * OUT + column + 1] = y1;
+          }
         }
       }
   }
@@ -337,11 +358,11 @@ __device__ __forceinline__ void head_forward_(const float* y2, const float* para
   const int first = blockIdx.x * 16 * MT, rows = min(16 * MT, B - first);
   const long long at = (long long)blockIdx.y * B + first;
 #pragma unroll 4
-  for (int i = threadIdx.x; i < 16 * MT * F0 / 4; i += HEAD_THREADS) {
+  for (int i = threadIdx.x; i < 16 * MT * F0 / 4; i += MANY_THREADS) {
     const int r = i / (F0 / 4), k = i % (F0 / 4) * 4;
     float4 v = r < rows ? *reinterpret_cast<const float4*>(y2 + (at + r) * F0 + k) : make_float4(0.f, 0.f, 0.f, 0.f);
     *reinterpret_cast<float4*>(wide + r * WIDE + k) =
-        make_float4(kept(operand(v.x)), kept(operand(v.y)), kept(operand(v.z)), kept(operand(v.w)));
+        make_float4(operand(v.x), operand(v.y), operand(v.z), operand(v.w));
   }
   linear<MT, F0, F1>(wide, WIDE, own + AT_FC1, own + AT_FC1 + F0 * F1, true, narrow, NARROW, a1 ? a1 + at * F1 : 0, rows);
   linear<MT, F1, F2>(narrow, NARROW, own + AT_FC2, own + AT_FC2 + F1 * F2, true, wide, WIDE, a2 ? a2 + at * F2 : 0, rows);
@@ -361,53 +382,40 @@ __device__ __forceinline__ void linear_back(const float* in, int in_row, const f
                                             const float* given, float* out, int out_row, float* to, int rows) {
   typedef Parts<IN> P;
   const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-  float next[P::SIZE][2];
-  auto ask = [&](int tile, int part) {
-    const int n = tile * 8 + g;
+  auto ask = [&](int tile, int part, float2* b) {
+    const float* column = w + 2 * t * OUT + tile * 8 + g;
+    const bool there = tile * 8 + g < OUT;
 #pragma unroll
-    for (int i = 0; i < 2 * P::SIZE; i++) {
-      const int k = (part * P::SIZE + i / 2) * 8 + 2 * t + i % 2;
-      next[i / 2][i % 2] = n < OUT && k < IN ? w[k * OUT + n] : 0.f;
+    for (int step = 0; step < P::SIZE; step++) {
+      const int k = (part * P::SIZE + step) * 8;
+      b[step].x = there && k + 2 * t < IN ? column[k * OUT] : 0.f;
+      b[step].y = there && k + 2 * t + 1 < IN ? column[(k + 1) * OUT] : 0.f;
     }
   };
-  ask(warp, 0);
+  float2 b[P::SIZE];
+  ask(warp, 0, b);
   __syncthreads();
 #pragma unroll 1
-  for (int tile = warp; tile < (OUT + 7) / 8; tile += HEAD_WARPS) {
-    float d[MT][4] = {}, before[MT][4];
-#pragma unroll
-    for (int i = 0; i < 4 * MT; i++) {  // asked for early
-      const int r = i / 4 * 16 + g + i / 2 % 2 * 8, column = tile * 8 + 2 * t + i % 2;
-      before[i / 4][i % 4] = PASSES != ALL && r < rows && column < OUT ? given[(long long)r * OUT + column] : 0.f;
-    }
-#pragma unroll 1
-    for (int part = 0; part < P::COUNT; part++) {
-      float b[P::SIZE][2];
-#pragma unroll
-      for (int i = 0; i < 2 * P::SIZE; i++) b[i / 2][i % 2] = kept(next[i / 2][i % 2]);
-      if (part + 1 < P::COUNT) ask(tile, part + 1);
-      else if (tile + HEAD_WARPS < (OUT + 7) / 8) ask(tile + HEAD_WARPS, 0);
-#pragma unroll
-      for (int step = 0; step < P::SIZE; step++) {
-        const int k = min(part * P::SIZE + step, P::STEPS - 1) * 8 + 2 * t;
-#pragma unroll
-        for (int m = 0; m < MT; m++) {
-          float2 v0 = pair(in + (m * 16 + g) * in_row + k), v1 = pair(in + (m * 16 + g + 8) * in_row + k);
-          product(d[m], v0.x, v1.x, v0.y, v1.y, b[step][0], b[step][1]);
-        }
-      }
-    }
+  for (int tile = warp; tile < (OUT + 7) / 8; tile += MANY_WARPS) {
+    float before[4 * MT], d[MT][4] = {};
 #pragma unroll
     for (int i = 0; i < 4 * MT; i++) {
       const int r = i / 4 * 16 + g + i / 2 % 2 * 8, column = tile * 8 + 2 * t + i % 2;
-      const long long from = (long long)r * OUT + column;
-      float slope = d[i / 4][i % 4];
+      const float* from = PASSES == ALL ? plus : given;
+      before[i] = from && r < rows && column < OUT ? from[(long long)r * OUT + column] : 0.f;
+    }
+    if (tile != warp) ask(tile, 0, b);
+    times<MT, IN>(d, in, in_row, tile, b, ask);
+#pragma unroll
+    for (int i = 0; i < 4 * MT; i++) {
+      const int r = i / 4 * 16 + g + i / 2 % 2 * 8, column = tile * 8 + 2 * t + i % 2;
       const bool there = r < rows && column < OUT;
-      if (plus && there) slope += plus[from];
-      if (PASSES == POSITIVE && !(before[i / 4][i % 4] > 0.f)) slope = 0.f;
-      if (PASSES == WINNERS) slope = packed(kept(slope), place_of(before[i / 4][i % 4]));
-      if (out) out[r * out_row + column] = there ? kept(slope) : 0.f;
-      if (there) to[from] = slope;
+      float slope = d[i / 4][i % 4];
+      if (PASSES == ALL) slope += before[i];
+      if (PASSES == POSITIVE && !(before[i] > 0.f)) slope = 0.f;
+      if (PASSES == WINNERS) slope = packed(slope, place_of(before[i]));
+      if (out) out[r * out_row + column] = there ? slope : 0.f;
+      if (there) to[(long long)r * OUT + column] = slope;
     }
   }
 }
@@ -424,9 +432,9 @@ __device__ __forceinline__ void head_backward_(const float* of_z, const float* o
   const float* own = params + blockIdx.y * lane_params;
   const int first = blockIdx.x * 16 * MT, rows = min(16 * MT, B - first);
   const long long at = (long long)blockIdx.y * B + first;
-  for (int i = threadIdx.x; i < 16 * MT * COLUMNS; i += HEAD_THREADS) {
+  for (int i = threadIdx.x; i < 16 * MT * COLUMNS; i += MANY_THREADS) {
     const int r = i / COLUMNS, k = i % COLUMNS;
-    few[r * FEW + k] = of_logits && r < rows && k < CLASSES ? kept(of_logits[(at + r) * CLASSES + k]) : 0.f;
+    few[r * FEW + k] = of_logits && r < rows && k < CLASSES ? of_logits[(at + r) * CLASSES + k] : 0.f;
   }
   linear_back<MT, CLASSES, F4, ALL>(few, FEW, own + AT_CLASSIFIER, of_z ? of_z + at * F4 : 0, 0, broad, BROAD, d4 + at * F4,
                                     rows);
@@ -437,12 +445,12 @@ __device__ __forceinline__ void head_backward_(const float* of_z, const float* o
 }
 
 #define HEAD(MT)                                                                                                          \
-  extern "C" __global__ void __launch_bounds__(HEAD_THREADS) head_forward##MT(                                            \
+  extern "C" __global__ void __launch_bounds__(MANY_THREADS, 2) head_forward##MT(                                            \
       const float* y2, const float* params, long long lane_params, float* a1, float* a2, float* a3, float* z,             \
       float* logits, int B) {                                                                                             \
     head_forward_<MT>(y2, params, lane_params, a1, a2, a3, z, logits, B);                                                 \
   }                                                                                                                       \
-  extern "C" __global__ void __launch_bounds__(HEAD_THREADS) head_backward##MT(                                           \
+  extern "C" __global__ void __launch_bounds__(MANY_THREADS, 2) head_backward##MT(                                           \
       const float* of_z, const float* of_logits, const float* params, long long lane_params, const float* y2,             \
       const float* a1, const float* a2, const float* a3, float* d4, float* d3, float* d2, float* d1, float* d0, int B) {  \
     head_backward_<MT>(of_z, of_logits, params, lane_params, y2, a1, a2, a3, d4, d3, d2, d1, d0, B);                      \
@@ -455,7 +463,7 @@ HEAD(2)
 constexpr int TALL = 128, ACROSS = 64, DEEP = 64, TALL_ROW = stride(TALL, 8), ACROSS_ROW = stride(ACROSS, 8);
 constexpr int HEAD_WEIGHTS_SHARED = DEEP * (TALL_ROW + ACROSS_ROW);
 
-// `width` columns of samples, from column `first` of `all`; what is not there is zero.
+// WIDTH columns of samples, from column `first` of ALL_COLUMNS; what is not there is zero.
 template <int ALL_COLUMNS, int WIDTH>
 __device__ __forceinline__ void columns(float* to, int row, const float* from, int first, int samples) {
   constexpr int AT_ONCE = ALL_COLUMNS % 4 == 0 ? 4 : 1;
@@ -463,13 +471,7 @@ __device__ __forceinline__ void columns(float* to, int row, const float* from, i
   for (int i = threadIdx.x; i < DEEP * WIDTH / AT_ONCE; i += THREADS) {
     const int b = i / (WIDTH / AT_ONCE), k = i % (WIDTH / AT_ONCE) * AT_ONCE;
     const bool there = b < samples && first + k < ALL_COLUMNS;
-    const float* place = from + b * ALL_COLUMNS + first + k;
-    if (AT_ONCE == 4) {
-      float4 v = there ? *reinterpret_cast<const float4*>(place) : make_float4(0.f, 0.f, 0.f, 0.f);
-      *reinterpret_cast<float4*>(to + b * row + k) = v;
-    } else {
-      to[b * row + k] = there ? *place : 0.f;
-    }
+    copy<4 * AT_ONCE>(to + b * row + k, there ? from + b * ALL_COLUMNS + first + k : from, there);
   }
 }
 
@@ -485,6 +487,7 @@ __device__ __forceinline__ void weight_tile(int tile, const float* slopes, const
     __syncthreads();
     columns<OUT, TALL>(left, TALL_ROW, slopes + first * OUT, n, B - first);
     columns<IN, ACROSS>(right, ACROSS_ROW, in + first * IN, k, B - first);
+    copied();
     __syncthreads();
     if (n + warp * 16 >= OUT) continue;
 #pragma unroll 2
@@ -494,13 +497,12 @@ __device__ __forceinline__ void weight_tile(int tile, const float* slopes, const
       for (int i = 0; i < 4; i++) {
         a[i] = left[(b + t + i / 2 * 4) * TALL_ROW + warp * 16 + g + i % 2 * 8];
         sums[i % 2] += a[i];
-        a[i] = kept(a[i]);
       }
 #pragma unroll
       for (int m = 0; m < 8; m++) {
         float b0 = right[(b + t) * ACROSS_ROW + m * 8 + g], b1 = right[(b + t + 4) * ACROSS_ROW + m * 8 + g];
         if (PLACES) b0 = operand(b0), b1 = operand(b1);
-        product(d[m], a[0], a[1], a[2], a[3], kept(b0), kept(b1));
+        product(d[m], a[0], a[1], a[2], a[3], b0, b1);
       }
     }
   }
@@ -547,15 +549,17 @@ head_weights(const float* y2, const float* a1, const float* a2, const float* a3,
 // Backwards through the second convolution: the gradient of its input, as that of the first one's winners, and this block's
 // part of its weights' gradient.
 constexpr int ROWS2 = up(G * W2, 16), SLOPE = 18, SPREAD = stride(PATCH, 8), TILES_PATCH = (PATCH + 7) / 8;
-constexpr int OWN_TILES = (TILES_PATCH + WARPS - 1) / WARPS, HALF = (P1 + 1) / 2;
-constexpr int CONV2_BACKWARD_SHARED = 2 * G * HIDDEN + 2 * up(ROWS2 * SLOPE, 4) + most(ROWS2, 4 * N2) * SPREAD;
+constexpr int OWN_TILES = (TILES_PATCH + MANY_WARPS - 1) / MANY_WARPS, HALF = (P1 + 1) / 2;
+constexpr int CONV2_BACKWARD_SHARED =
+    2 * G * HIDDEN + 2 * up(ROWS2 * SLOPE, 4) + most(ROWS2, 4 * N2) * SPREAD + up(G * W2, 8);
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(MANY_THREADS, 1)
 conv2_backward(const float* y1, const float* slopes2, const float* params, long long lane_params, float* slopes1,
                float* partial, int B, int per) {
   float* hiddens = shared_memory;
   float* slopes = hiddens + 2 * G * HIDDEN;                 // [window][channel]
   float* spread = slopes + 2 * up(ROWS2 * SLOPE, 4);        // [window][pixel of its patch]
+  int* corners = reinterpret_cast<int*>(spread + most(ROWS2, 4 * N2) * SPREAD);  // where each window's patch begins
   const int lane = blockIdx.y, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
   const int first = blockIdx.x * per, end = min(B, first + per);
   const float* w = params + lane * lane_params + AT_CONV2;
@@ -563,16 +567,21 @@ conv2_backward(const float* y1, const float* slopes2, const float* params, long 
   auto fetch = [&](int begin) {
     const int buffer = (begin - first) / G % 2;
     const long long image = (long long)lane * B + begin;
-    copy_straight(hiddens + buffer * G * HIDDEN, y1 + image * HIDDEN, min(G, end - begin) * HIDDEN);
+    const int count = min(G, end - begin);
+    copy_straight<MANY_THREADS>(hiddens + buffer * G * HIDDEN, y1 + image * HIDDEN, count * HIDDEN);
+    fill<MANY_THREADS>(hiddens + (buffer * G + count) * HIDDEN, (G - count) * HIDDEN, 0.f);
     float* slope = slopes + buffer * up(ROWS2 * SLOPE, 4);
-    for (int i = threadIdx.x; i < G * F0; i += THREADS) {
+    for (int i = threadIdx.x; i < G * F0; i += MANY_THREADS) {
       const int s = i / F0, n = i % F0 / W2, m = s * W2 + i % W2;
       if (begin + s < end) copy<4>(slope + m * SLOPE + n, slopes2 + image * F0 + i);
       else slope[m * SLOPE + n] = packed(0.f, 4);
     }
   };
-  fill(hiddens, 2 * G * HIDDEN, 0.f);
-  fill(slopes, 2 * up(ROWS2 * SLOPE, 4), packed(0.f, 4));
+  fill<MANY_THREADS>(slopes, 2 * up(ROWS2 * SLOPE, 4), packed(0.f, 4));
+  for (int m = threadIdx.x; m < up(G * W2, 8); m += MANY_THREADS) {
+    const int s = min(m, G * W2 - 1) / W2, w = min(m, G * W2 - 1) % W2;
+    corners[m] = s * HIDDEN + w / P2 * 2 * LINE + w % P2 * 2;
+  }
   __syncthreads();
   fetch(first);
   // this warp's columns: pixels of a patch, and the weights that lead there from place t of each channel's window
@@ -580,15 +589,15 @@ conv2_backward(const float* y1, const float* slopes2, const float* params, long 
   int shift[OWN_TILES];
 #pragma unroll
   for (int i = 0; i < OWN_TILES; i++) {
-    const int k = (warp + i * WARPS) * 8 + g, c = k / (U * U), u = k / U % U, v = k % U;
+    const int k = (warp + i * MANY_WARPS) * 8 + g, c = k / (U * U), u = k / U % U, v = k % U;
     const int row = u - t / 2, at = v - t % 2;
     const bool there = k < PATCH && row >= 0 && row < 5 && at >= 0 && at < 5;
     shift[i] = k < PATCH ? c * PLANE + u * LINE + v : 0;
 #pragma unroll
-    for (int n = 0; n < N2; n++) b[n][i] = there ? kept(w[(n * N1 + c) * 25 + row * 5 + at]) : 0.f;
+    for (int n = 0; n < N2; n++) b[n][i] = there ? w[(n * N1 + c) * 25 + row * 5 + at] : 0.f;
   }
   float d[4][OWN_TILES][4] = {};  // the sum: 16 (channel, place) by 8 pixels each
-  float bias = 0.f;               // of channel threadIdx.x / 16
+  float bias = 0.f;               // of channel `warp`
 
   for (int begin = first; begin < end; begin += G) {
     const long long image = (long long)lane * B + begin;
@@ -598,7 +607,7 @@ conv2_backward(const float* y1, const float* slopes2, const float* params, long 
     __syncthreads();
     if (begin + G < end) fetch(begin + G);
 #pragma unroll
-    for (int m = 0; m < ROWS2; m += 16) bias += of_winner(slope[(m + threadIdx.x % 16) * SLOPE + threadIdx.x / 16]);
+    for (int m = threadIdx.x % 32; m < ROWS2; m += 32) bias += of_winner(slope[m * SLOPE + warp]);
     // the windows' gradients, spread over their patches
 #pragma unroll 1
     for (int tile = 0; tile < ROWS2 / 16; tile++) {
@@ -614,7 +623,7 @@ conv2_backward(const float* y1, const float* slopes2, const float* params, long 
       }
 #pragma unroll
       for (int i = 0; i < OWN_TILES; i++) {
-        const int k = (warp + i * WARPS) * 8 + 2 * t;
+        const int k = (warp + i * MANY_WARPS) * 8 + 2 * t;
         if (k >= PATCH) continue;
         *reinterpret_cast<float2*>(spread + (tile * 16 + g) * SPREAD + k) = make_float2(s[i][0], s[i][1]);
         *reinterpret_cast<float2*>(spread + (tile * 16 + g + 8) * SPREAD + k) = make_float2(s[i][2], s[i][3]);
@@ -631,9 +640,7 @@ conv2_backward(const float* y1, const float* slopes2, const float* params, long 
         a[i][0] = if_won(slope[m0 * SLOPE + n], g % 4), a[i][1] = if_won(slope[m0 * SLOPE + n + 2], g % 4);
         a[i][2] = if_won(slope[m1 * SLOPE + n], g % 4), a[i][3] = if_won(slope[m1 * SLOPE + n + 2], g % 4);
       }
-      const int w0 = min(m0, G * W2 - 1), w1 = min(m1, G * W2 - 1);
-      const float* p0 = hidden + w0 / W2 * HIDDEN + w0 % W2 / P2 * 2 * LINE + w0 % P2 * 2;
-      const float* p1 = hidden + w1 / W2 * HIDDEN + w1 % W2 / P2 * 2 * LINE + w1 % P2 * 2;
+      const float *p0 = hidden + corners[m0], *p1 = hidden + corners[m1];
 #pragma unroll
       for (int j = 0; j < OWN_TILES; j++) {
         const float b0 = operand(p0[shift[j]]), b1 = operand(p1[shift[j]]);
@@ -645,7 +652,7 @@ conv2_backward(const float* y1, const float* slopes2, const float* params, long 
     // every 2 x 2 pixels of a channel: what nine windows spread there
     float* to = slopes1 + image * SLOPES1;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < min(G, end - begin) * N1 * HALF * HALF; i += THREADS) {
+    for (int i = threadIdx.x; i < min(G, end - begin) * N1 * HALF * HALF; i += MANY_THREADS) {
       const int x = i % HALF, y = i / HALF % HALF, n = i / (HALF * HALF) % N1, s = i / (HALF * HALF * N1);
       float2 sums[2] = {};
 #pragma unroll
@@ -662,10 +669,10 @@ conv2_backward(const float* y1, const float* slopes2, const float* params, long 
         const int py = 2 * y + e / 2, px = 2 * x + e % 2;
         if (py >= P1 || px >= P1) continue;
         const int place = place_of(hidden[s * HIDDEN + n * PLANE + py * LINE + px]);
-        to[(s * N1 + n) * WINDOWS1 + py * P1 + px] = packed(kept(e % 2 ? sums[e / 2].y : sums[e / 2].x), place);
+        to[(s * N1 + n) * WINDOWS1 + py * P1 + px] = packed(e % 2 ? sums[e / 2].y : sums[e / 2].x, place);
       }
     }
-    for (int i = threadIdx.x; i < min(G, end - begin) * N1 * (WINDOWS1 - W1); i += THREADS)
+    for (int i = threadIdx.x; i < min(G, end - begin) * N1 * (WINDOWS1 - W1); i += MANY_THREADS)
       to[i / most(1, WINDOWS1 - W1) * WINDOWS1 + W1 + i % most(1, WINDOWS1 - W1)] = packed(0.f, 4);
   }
   __syncthreads();
@@ -673,17 +680,17 @@ conv2_backward(const float* y1, const float* slopes2, const float* params, long 
   for (int i = 0; i < 4; i++)
 #pragma unroll
     for (int j = 0; j < OWN_TILES; j++) {
-      const int k = (warp + j * WARPS) * 8 + 2 * t;
+      const int k = (warp + j * MANY_WARPS) * 8 + 2 * t;
       if (k >= PATCH) continue;
       *reinterpret_cast<float2*>(spread + (i * 16 + g) * SPREAD + k) = make_float2(d[i][j][0], d[i][j][1]);
       *reinterpret_cast<float2*>(spread + (i * 16 + g + 8) * SPREAD + k) = make_float2(d[i][j][2], d[i][j][3]);
     }
 #pragma unroll
-  for (int e = 1; e < 16; e *= 2) bias += __shfl_xor_sync(~0u, bias, e);
+  for (int e = 1; e < 32; e *= 2) bias += __shfl_xor_sync(~0u, bias, e);
   __syncthreads();
   float* to = partial + ((long long)lane * gridDim.x + blockIdx.x) * (WEIGHTS2 + N2);
 #pragma unroll 2
-  for (int i = threadIdx.x; i < WEIGHTS2; i += THREADS) {
+  for (int i = threadIdx.x; i < WEIGHTS2; i += MANY_THREADS) {
     const int n = i / (N1 * 25), c = i / 25 % N1, row = i / 5 % 5, at = i % 5;
     float sum = 0.f;
 #pragma unroll
@@ -691,33 +698,33 @@ conv2_backward(const float* y1, const float* slopes2, const float* params, long 
       sum += spread[(n * 4 + q) * SPREAD + c * U * U + (row + q / 2) * U + at + q % 2];
     to[i] = sum;
   }
-  if (threadIdx.x % 16 == 0) to[WEIGHTS2 + threadIdx.x / 16] = bias;
+  if (threadIdx.x % 32 == 0) to[WEIGHTS2 + warp] = bias;
 }
 
 // This block's part of the gradient of the first convolution's weights: rows are pairs of neighbours in a patch, columns
 // (channel, place); each warp sums over windows of its own.
 constexpr int TILES_PAIR = (J * 3 + 7) / 8, SUMS1 = TILES_PAIR * 16 * 24;
-constexpr int CONV1_BACKWARD_SHARED = most(2 * (IMAGES + G * SLOPES1), WARPS / 2 * SUMS1);
+constexpr int CONV1_BACKWARD_SHARED = most(2 * (IMAGES + G * SLOPES1) + W1, WARPS / 2 * SUMS1);
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
 conv1_backward(const float* x, long long x_lane, const float* slopes1, float* partial, int B, int per) {
   float* images = shared_memory;
   float* slopes = images + 2 * IMAGES;
+  int* corners = reinterpret_cast<int*>(slopes + 2 * G * SLOPES1);  // where each window's patch begins
   const int lane = blockIdx.y, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
   const int first = blockIdx.x * per, end = min(B, first + per);
   x += lane * x_lane;
 
   auto fetch = [&](int begin) {
     const int buffer = (begin - first) / G % 2, count = min(G, end - begin);
-    for (int s = 0; s < count; s++)
-      copy_image(images + buffer * IMAGES + s * IMAGE, x + (long long)(begin + s) * C * SIDE * SIDE);
+    copy_images(images + buffer * IMAGES, x, begin, end);
     float* slope = slopes + buffer * G * SLOPES1;
-    copy_straight(slope, slopes1 + ((long long)lane * B + begin) * SLOPES1, count * SLOPES1);
+    copy_straight<THREADS>(slope, slopes1 + ((long long)lane * B + begin) * SLOPES1, count * SLOPES1);
     fill(slope + count * SLOPES1, (G - count) * SLOPES1, packed(0.f, 4));
   };
-  fill(images, 2 * IMAGES, 0.f);
-  __syncthreads();
+  clear_below(images);
   fetch(first);
+  for (int w = threadIdx.x; w < W1; w += THREADS) corners[w] = w / P1 * 2 * C * ROW + w % P1 * 2;
   int shift[TILES_PAIR];
 #pragma unroll
   for (int i = 0; i < TILES_PAIR; i++) {
@@ -739,9 +746,8 @@ conv1_backward(const float* x, long long x_lane, const float* slopes1, float* pa
 #pragma unroll 1
     for (int step = warp; step < G * WINDOWS1 / 8; step += WARPS) {
       const int s = step / (WINDOWS1 / 8), m0 = step % (WINDOWS1 / 8) * 8 + t, m1 = m0 + 4;
-      const int w0 = min(m0, W1 - 1), w1 = min(m1, W1 - 1);
-      const float* p0 = image + s * IMAGE + w0 / P1 * 2 * C * ROW + w0 % P1 * 2;
-      const float* p1 = image + s * IMAGE + w1 / P1 * 2 * C * ROW + w1 % P1 * 2;
+      const float* p0 = image + s * IMAGE + corners[min(m0, W1 - 1)];
+      const float* p1 = image + s * IMAGE + corners[min(m1, W1 - 1)];
       float b[3][2];
 #pragma unroll
       for (int j = 0; j < 3; j++) {

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from fedproc.kernels import ceil_div
+from fedproc.kernels.forks import side_by_side
 
 SOURCE = Path(__file__).with_name("simple_cnn.cu")
-THREADS, HEAD_THREADS = 256, 512
+THREADS, MANY_THREADS = 256, 512
 IMAGES = 2  # that a block of the convolutions' kernels works on at a time
 CHANNELS = (6, 16)
 FEATURES = (120, 84, 84, 256)
@@ -95,7 +96,7 @@ def compiled(sizes: Sizes, precision: str) -> SimpleCnn | None:
     from fedproc.kernels.cuda import CudaError, Module
 
     products = 1 if precision == "tf32" else 3
-    properties = torch.cuda.get_device_properties()
+    properties: Any = torch.cuda.get_device_properties()
     try:
         made = SimpleCnn(Module(SOURCE, sizes.defined(products)), sizes, properties.multi_processor_count)
     except (OSError, AttributeError, CudaError):
@@ -107,7 +108,7 @@ class SimpleCnn:
     """The kernels for networks of some sizes."""
 
     def __init__(self, module: Launches, sizes: Sizes, processors: int) -> None:
-        self._module, self._sizes, self._blocks = module, sizes, 2 * processors
+        self._module, self._sizes, self._processors = module, sizes, processors
         *floats, self._tiles, self._slopes1, self._hidden = module.numbers("sizes", NUMBERS)
         shared = [4 * each for each in floats]
         self._forward, self._head_forward, self._head_backward, self._head_weights, self._conv2, self._conv1 = shared
@@ -138,7 +139,7 @@ class SimpleCnn:
         )  # fmt: skip
         tall = self._tall(lanes, batch)
         self._module.launch(
-            f"head_forward{tall}", (ceil_div(batch, 16 * tall), lanes), HEAD_THREADS, tall * self._head_forward,
+            f"head_forward{tall}", (ceil_div(batch, 16 * tall), lanes), MANY_THREADS, tall * self._head_forward,
             given["y2"], params, apart, given.get("a1"), given.get("a2"), given.get("a3"), z, logits, batch,
         )  # fmt: skip
         return z, logits, Pass(images, params, given, z) if keep else None
@@ -154,43 +155,56 @@ class SimpleCnn:
         tall = self._tall(lanes, batch)
         activations = [given["a1"], given["a2"], given["a3"]]
         launch(
-            f"head_backward{tall}", (ceil_div(batch, 16 * tall), lanes), HEAD_THREADS, tall * self._head_backward,
+            f"head_backward{tall}", (ceil_div(batch, 16 * tall), lanes), MANY_THREADS, tall * self._head_backward,
             of_z, of_logits, params, _stride(params), given["y2"], *activations, *reversed(slopes), batch,
         )  # fmt: skip
-        launch(
-            "head_weights", (self._tiles, lanes), THREADS, self._head_weights,
-            given["y2"], *activations, last.z, *slopes[1:], of_logits, gradient, to, batch,
+        side_by_side(
+            lambda: launch(
+                "head_weights", (self._tiles, lanes), THREADS, self._head_weights,
+                given["y2"], *activations, last.z, *slopes[1:], of_logits, gradient, to, batch,
+            ),
+            lambda: self._convolutions_back(last, slopes[0], gradient),
         )  # fmt: skip
-        parts = []
+
+    def _convolutions_back(self, last: Pass, slopes2: Tensor, gradient: Tensor) -> None:
+        images, params, y1 = last.images, last.params, last.given["y1"]
+        lanes, batch = images.shape[:2]
         slopes1 = torch.empty(lanes, batch, self._slopes1, dtype=torch.float32, device=params.device)
-        for per, weights in (
-            (self._per(lanes, batch, 1), CHANNELS[1] * (CHANNELS[0] * 25 + 1)),
-            (self._per(lanes, batch, 2), CHANNELS[0] * (self._sizes.channels * 25 + 1)),
-        ):
-            parts.append(
-                (per, torch.empty(lanes, ceil_div(batch, per), weights, dtype=torch.float32, device=params.device))
-            )
-        (per2, partial2), (per1, partial1) = parts
-        launch(
-            "conv2_backward", (partial2.shape[1], lanes), THREADS, self._conv2,
-            given["y1"], slopes[0], params, _stride(params), slopes1, partial2, batch, per2,
+        per2, per1 = self._per(lanes, batch, 1), self._per(lanes, batch, 2)
+
+        def parts(per: int, size: int) -> Tensor:
+            """A place for what each block found of a layer's gradient."""
+            return torch.empty(lanes, ceil_div(batch, per), size, dtype=torch.float32, device=params.device)
+
+        part1 = parts(per1, CHANNELS[0] * (self._sizes.channels * 25 + 1))
+        part2 = parts(per2, CHANNELS[1] * (CHANNELS[0] * 25 + 1))
+        self._module.launch(
+            "conv2_backward", (part2.shape[1], lanes), MANY_THREADS, self._conv2,
+            y1, slopes2, params, _stride(params), slopes1, part2, batch, per2,
         )  # fmt: skip
-        launch(
-            "conv1_backward", (partial1.shape[1], lanes), THREADS, self._conv1,
-            last.images, _stride(last.images), slopes1, partial1, batch, per1,
+        self._module.launch(
+            "conv1_backward", (part1.shape[1], lanes), THREADS, self._conv1,
+            images, _stride(images), slopes1, part1, batch, per1,
         )  # fmt: skip
-        launch(
-            "fold", (ceil_div(partial1.shape[2] + partial2.shape[2], THREADS), lanes), THREADS, 0,
-            partial1, partial2, partial1.shape[1], partial2.shape[1], gradient, to,
+        self._module.launch(
+            "fold", (ceil_div(part1.shape[2] + part2.shape[2], THREADS), lanes), THREADS, 0,
+            part1, part2, part1.shape[1], part2.shape[1], gradient, _stride(gradient),
         )  # fmt: skip
 
     def _per(self, lanes: int, batch: int, each: int) -> int:
-        """Images that a block of the convolutions takes one after the other, where each processor holds so many blocks."""
-        return IMAGES * max(1, ceil_div(lanes * batch, IMAGES * each * self._blocks // 2))
+        """Images that a block of the convolutions takes one after the other: where each processor holds so many blocks,
+        the number by which all are done first. What a block does besides takes as long as some images.
+        """
+        at_once = each * self._processors
+
+        def time(per: int) -> int:
+            return ceil_div(lanes * ceil_div(batch, per), at_once) * (per + 2 * IMAGES)
+
+        return min(range(IMAGES, max(IMAGES, batch) + IMAGES, IMAGES), key=time)
 
     def _tall(self, lanes: int, batch: int) -> int:
         """Tiles of 16 samples that a block of the linear layers takes: two where there is work enough."""
-        return 1 if lanes * ceil_div(batch, 16) <= self._blocks else 2
+        return 1 if lanes * ceil_div(batch, 16) <= 2 * self._processors else 2
 
 
 def _stride(tensor: Tensor) -> ctypes.c_longlong:

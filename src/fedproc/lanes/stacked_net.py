@@ -38,7 +38,7 @@ class StackedNet:
         self._short = kernels.precision() == "bf16" and setting.device.type == "cuda"
         self._slope: Tensor | None = None
         self._flat = FlatGradient(self.weights.params) if kernels.usable(self.weights.params) else None
-        self._whole = _kernels_of(setting) if kernels.usable(self.weights.params) else None
+        self._whole = _kernels_of(setting)
         self._leaves: _Leaves | None = None
         self._call: Callable[..., Any] = vmap(self._one)
         self._call_without_mask: Callable[..., Any] = vmap(self._one_without_mask)
@@ -87,8 +87,8 @@ class StackedNet:
             if self._whole is not None and self._flat is not None:
                 assert self._leaves is not None
                 leaves, self._leaves = self._leaves, None
-                slopes = torch.autograd.grad(total, (leaves.z, leaves.logits), allow_unused=True)
-                self._whole.backward(leaves.last, *slopes, self._flat.whole)
+                of_z, of_logits = torch.autograd.grad(total, (leaves.z, leaves.logits), allow_unused=True)
+                self._whole.backward(leaves.last, of_z, of_logits, self._flat.whole)
                 return self._flat.whole
             if self._flat is not None:
                 return self._flat.of(total)
@@ -108,6 +108,8 @@ class StackedNet:
 def _kernels_of(setting: Setting) -> SimpleCnn | None:
     """The kernels of the whole network, where there are some for it."""
     spec = setting.spec
+    if not kernels.usable(torch.empty(0, dtype=spec.dtype, device=setting.device)):
+        return None
     if spec.name != "simple-cnn" or spec.normalize_z or kernels.precision() == "bf16":
         return None
     return compiled(Sizes.of(spec.channels, spec.side, spec.classes, setting.layout.params), kernels.precision())
