@@ -23,7 +23,7 @@ DEVICE = "cuda" if GPU else "cpu"
 pytestmark = pytest.mark.skipif(not GPU and COMPILER is None, reason="neither a GPU nor a C++ compiler here")
 SHAPES = [(3, 32, 10), (1, 28, 10), (3, 33, 7)]
 HEADS = ("head_forward1", "head_forward2", "head_backward1", "head_backward2")
-KERNELS = ("conv_forward", *HEADS, "head_weights", "conv2_backward", "conv1_backward", "fold")
+KERNELS = ("conv_forward", *HEADS, "head_weights", "conv2_input", "conv2_weights", "conv1_weights", "fold")
 
 
 def network(channels: int, side: int, classes: int) -> Network:

@@ -26,8 +26,8 @@ class CudaError(RuntimeError):
 
 
 def as_pointers(arguments: Sequence[Argument]) -> tuple[Any, list[Any]]:
-    """A kernel's arguments as the driver takes them, and what must live until the launch: tensors become pointers, None a
-    null pointer, other numbers 32 bits. A stride is given as a `ctypes` number.
+    """A kernel's arguments as the driver takes them, and what must live until the launch: tensors become pointers,
+    None a null pointer, whole numbers 32 bits. A stride is given as a `ctypes` number.
     """
     held: list[Any] = []
     for argument in arguments:

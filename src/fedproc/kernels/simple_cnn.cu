@@ -1,5 +1,5 @@
 // The simple CNN for L clients side by side, each with weights of its own: two convolutions with relu and 2x2 pooling, the
-// linear layers, the classifier; forwards in two kernels, backwards in five. simple_cnn.py calls them, and compiles this
+// linear layers, the classifier; forwards in two kernels, backwards in six. simple_cnn.py calls them, and compiles this
 // with a network's sizes: C channels, SIDE pixels, CLASSES; PRODUCTS (three for all bits of float32); EVEN (whether weights
 // begin at even places); and AT_..., where each layer's weights lie among a lane's parameters, the bias behind them.
 //
@@ -20,13 +20,12 @@ __host__ __device__ constexpr int most(int a, int b) { return a > b ? a : b; }
 // the least stride of at least n that leaves `rest` over 32 (or over `by`), which keeps a warp's threads on banks apart
 __host__ __device__ constexpr int stride(int n, int rest, int by = 32) { return n + ((rest - n) % by + by) % by; }
 
-constexpr int THREADS = 256, WARPS = THREADS / 32, MANY_THREADS = 512, MANY_WARPS = MANY_THREADS / 32;
+constexpr int THREADS = 256, WARPS = THREADS / 32, HEAD_THREADS = 512, HEAD_WARPS = HEAD_THREADS / 32;
 constexpr int N1 = 6, N2 = 16, U = 6;                    // channels of the convolutions, side of a window's patch
 constexpr int P1 = (SIDE - 4) / 2, P2 = (P1 - 4) / 2;    // windows along a side
 constexpr int W1 = P1 * P1, W2 = P2 * P2;                // windows
 constexpr int F0 = N2 * W2, F1 = 120, F2 = 84, F3 = 84, F4 = 256;  // features between the linear layers
 constexpr int PATCH = N1 * U * U;                        // of the second convolution
-static_assert(MANY_WARPS == N2, "a warp for each channel");
 constexpr int WEIGHTS1 = N1 * C * 25, WEIGHTS2 = N2 * N1 * 25;
 constexpr int G = 2;                                     // images that a block has in shared memory at a time
 
@@ -119,9 +118,8 @@ __device__ __forceinline__ void copy_image(float* to, const float* from) {
   }
 }
 
-template <int BY = THREADS>
 __device__ __forceinline__ void fill(float* to, int count, float value) {
-  for (int i = threadIdx.x; i < count; i += BY) to[i] = value;
+  for (int i = threadIdx.x; i < count; i += THREADS) to[i] = value;
 }
 
 // A lane's images from `begin` on, as many as a block has at a time; zeros where there are none.
@@ -138,9 +136,8 @@ __device__ __forceinline__ void clear_below(float* images) {
   for (int s = 0; s < 2 * G; s++) fill(images + s * IMAGE + SIDE * C * ROW, IMAGE - SIDE * C * ROW, 0.f);
 }
 
-template <int BY>
 __device__ __forceinline__ void copy_straight(float* to, const float* from, int count) {
-  for (int i = 4 * threadIdx.x; i < count; i += 4 * BY) copy<16>(to + i, from + i);
+  for (int i = 4 * threadIdx.x; i < count; i += 4 * THREADS) copy<16>(to + i, from + i);
 }
 
 // Both convolutions of `per` images of a lane. What the first gave is stored where there is a place.
@@ -318,7 +315,7 @@ __device__ __forceinline__ void linear(const float* in, int in_row, const float*
   ask(warp, 0, b);
   __syncthreads();
 #pragma unroll 1
-  for (int tile = warp; tile < (OUT + 7) / 8; tile += MANY_WARPS) {
+  for (int tile = warp; tile < (OUT + 7) / 8; tile += HEAD_WARPS) {
     const int column = tile * 8 + 2 * t;
     const float bias0 = column < OUT ? bias[column] : 0.f, bias1 = column + 1 < OUT ? bias[column + 1] : 0.f;
     float d[MT][4] = {};
@@ -358,7 +355,7 @@ __device__ __forceinline__ void head_forward_(const float* y2, const float* para
   const int first = blockIdx.x * 16 * MT, rows = min(16 * MT, B - first);
   const long long at = (long long)blockIdx.y * B + first;
 #pragma unroll 4
-  for (int i = threadIdx.x; i < 16 * MT * F0 / 4; i += MANY_THREADS) {
+  for (int i = threadIdx.x; i < 16 * MT * F0 / 4; i += HEAD_THREADS) {
     const int r = i / (F0 / 4), k = i % (F0 / 4) * 4;
     float4 v = r < rows ? *reinterpret_cast<const float4*>(y2 + (at + r) * F0 + k) : make_float4(0.f, 0.f, 0.f, 0.f);
     *reinterpret_cast<float4*>(wide + r * WIDE + k) =
@@ -396,7 +393,7 @@ __device__ __forceinline__ void linear_back(const float* in, int in_row, const f
   ask(warp, 0, b);
   __syncthreads();
 #pragma unroll 1
-  for (int tile = warp; tile < (OUT + 7) / 8; tile += MANY_WARPS) {
+  for (int tile = warp; tile < (OUT + 7) / 8; tile += HEAD_WARPS) {
     float before[4 * MT], d[MT][4] = {};
 #pragma unroll
     for (int i = 0; i < 4 * MT; i++) {
@@ -432,7 +429,7 @@ __device__ __forceinline__ void head_backward_(const float* of_z, const float* o
   const float* own = params + blockIdx.y * lane_params;
   const int first = blockIdx.x * 16 * MT, rows = min(16 * MT, B - first);
   const long long at = (long long)blockIdx.y * B + first;
-  for (int i = threadIdx.x; i < 16 * MT * COLUMNS; i += MANY_THREADS) {
+  for (int i = threadIdx.x; i < 16 * MT * COLUMNS; i += HEAD_THREADS) {
     const int r = i / COLUMNS, k = i % COLUMNS;
     few[r * FEW + k] = of_logits && r < rows && k < CLASSES ? of_logits[(at + r) * CLASSES + k] : 0.f;
   }
@@ -445,12 +442,12 @@ __device__ __forceinline__ void head_backward_(const float* of_z, const float* o
 }
 
 #define HEAD(MT)                                                                                                          \
-  extern "C" __global__ void __launch_bounds__(MANY_THREADS, 2) head_forward##MT(                                            \
+  extern "C" __global__ void __launch_bounds__(HEAD_THREADS, 2) head_forward##MT(                                            \
       const float* y2, const float* params, long long lane_params, float* a1, float* a2, float* a3, float* z,             \
       float* logits, int B) {                                                                                             \
     head_forward_<MT>(y2, params, lane_params, a1, a2, a3, z, logits, B);                                                 \
   }                                                                                                                       \
-  extern "C" __global__ void __launch_bounds__(MANY_THREADS, 2) head_backward##MT(                                           \
+  extern "C" __global__ void __launch_bounds__(HEAD_THREADS, 2) head_backward##MT(                                           \
       const float* of_z, const float* of_logits, const float* params, long long lane_params, const float* y2,             \
       const float* a1, const float* a2, const float* a3, float* d4, float* d3, float* d2, float* d1, float* d0, int B) {  \
     head_backward_<MT>(of_z, of_logits, params, lane_params, y2, a1, a2, a3, d4, d3, d2, d1, d0, B);                      \
@@ -546,68 +543,61 @@ head_weights(const float* y2, const float* a1, const float* a2, const float* a3,
       own[AT_CLASSIFIER + i] = 0.f;
 }
 
-// Backwards through the second convolution: the gradient of its input, as that of the first one's winners, and this block's
-// part of its weights' gradient.
-constexpr int ROWS2 = up(G * W2, 16), SLOPE = 18, SPREAD = stride(PATCH, 8), TILES_PATCH = (PATCH + 7) / 8;
-constexpr int OWN_TILES = (TILES_PATCH + MANY_WARPS - 1) / MANY_WARPS, HALF = (P1 + 1) / 2;
-constexpr int CONV2_BACKWARD_SHARED =
-    2 * G * HIDDEN + 2 * up(ROWS2 * SLOPE, 4) + most(ROWS2, 4 * N2) * SPREAD + up(G * W2, 8);
+// Backwards through the second convolution. Both kernels take a window's gradients as [window][channel].
+constexpr int ROWS2 = up(G * W2, 16), SLOPE = 18, SLOPES2 = up(ROWS2 * SLOPE, 4);
+constexpr int SPREAD = stride(PATCH, 8), OWN_TILES = ((PATCH + 7) / 8 + WARPS - 1) / WARPS, HALF = (P1 + 1) / 2;
+constexpr int CONV2_INPUT_SHARED = 2 * G * HIDDEN + 2 * SLOPES2 + ROWS2 * SPREAD;
+constexpr int CONV2_WEIGHTS_SHARED = most(2 * G * HIDDEN + 2 * SLOPES2, 4 * N2 * SPREAD) + up(G * W2, 8);
 
-extern "C" __global__ void __launch_bounds__(MANY_THREADS, 1)
-conv2_backward(const float* y1, const float* slopes2, const float* params, long long lane_params, float* slopes1,
-               float* partial, int B, int per) {
+// What the first convolution gave for a lane's images from `begin` on, and the gradients of the second one's windows, as
+// many as a block has at a time; of images that are not there zeros, and windows that nobody won.
+__device__ __forceinline__ void copy_second(float* hidden, float* slope, const float* y1, const float* slopes2,
+                                            long long image, int count) {
+  copy_straight(hidden, y1 + image * HIDDEN, count * HIDDEN);
+  fill(hidden + count * HIDDEN, (G - count) * HIDDEN, 0.f);
+  for (int i = threadIdx.x; i < G * F0; i += THREADS) {
+    float* to = slope + (i / F0 * W2 + i % W2) * SLOPE + i % F0 / W2;
+    if (i < count * F0) copy<4>(to, slopes2 + image * F0 + i);
+    else *to = packed(0.f, 4);
+  }
+}
+
+// The gradient of the input, as that of the first convolution's winners.
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+conv2_input(const float* y1, const float* slopes2, const float* params, long long lane_params, float* slopes1, int B,
+            int per) {
   float* hiddens = shared_memory;
-  float* slopes = hiddens + 2 * G * HIDDEN;                 // [window][channel]
-  float* spread = slopes + 2 * up(ROWS2 * SLOPE, 4);        // [window][pixel of its patch]
-  int* corners = reinterpret_cast<int*>(spread + most(ROWS2, 4 * N2) * SPREAD);  // where each window's patch begins
+  float* slopes = hiddens + 2 * G * HIDDEN;
+  float* spread = slopes + 2 * SLOPES2;  // [window][pixel of its patch]
   const int lane = blockIdx.y, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
   const int first = blockIdx.x * per, end = min(B, first + per);
   const float* w = params + lane * lane_params + AT_CONV2;
 
   auto fetch = [&](int begin) {
     const int buffer = (begin - first) / G % 2;
-    const long long image = (long long)lane * B + begin;
-    const int count = min(G, end - begin);
-    copy_straight<MANY_THREADS>(hiddens + buffer * G * HIDDEN, y1 + image * HIDDEN, count * HIDDEN);
-    fill<MANY_THREADS>(hiddens + (buffer * G + count) * HIDDEN, (G - count) * HIDDEN, 0.f);
-    float* slope = slopes + buffer * up(ROWS2 * SLOPE, 4);
-    for (int i = threadIdx.x; i < G * F0; i += MANY_THREADS) {
-      const int s = i / F0, n = i % F0 / W2, m = s * W2 + i % W2;
-      if (begin + s < end) copy<4>(slope + m * SLOPE + n, slopes2 + image * F0 + i);
-      else slope[m * SLOPE + n] = packed(0.f, 4);
-    }
+    copy_second(hiddens + buffer * G * HIDDEN, slopes + buffer * SLOPES2, y1, slopes2, (long long)lane * B + begin,
+                min(G, end - begin));
   };
-  fill<MANY_THREADS>(slopes, 2 * up(ROWS2 * SLOPE, 4), packed(0.f, 4));
-  for (int m = threadIdx.x; m < up(G * W2, 8); m += MANY_THREADS) {
-    const int s = min(m, G * W2 - 1) / W2, w = min(m, G * W2 - 1) % W2;
-    corners[m] = s * HIDDEN + w / P2 * 2 * LINE + w % P2 * 2;
-  }
-  __syncthreads();
+  for (int i = threadIdx.x; i < 2 * (ROWS2 - G * W2) * SLOPE; i += THREADS)
+    slopes[i / ((ROWS2 - G * W2) * SLOPE) * SLOPES2 + G * W2 * SLOPE + i % ((ROWS2 - G * W2) * SLOPE)] = packed(0.f, 4);
   fetch(first);
   // this warp's columns: pixels of a patch, and the weights that lead there from place t of each channel's window
   float b[N2][OWN_TILES];
-  int shift[OWN_TILES];
 #pragma unroll
   for (int i = 0; i < OWN_TILES; i++) {
-    const int k = (warp + i * MANY_WARPS) * 8 + g, c = k / (U * U), u = k / U % U, v = k % U;
-    const int row = u - t / 2, at = v - t % 2;
+    const int k = (warp + i * WARPS) * 8 + g, row = k / U % U - t / 2, at = k % U - t % 2;
     const bool there = k < PATCH && row >= 0 && row < 5 && at >= 0 && at < 5;
-    shift[i] = k < PATCH ? c * PLANE + u * LINE + v : 0;
+    const float* from = w + k / (U * U) * 25 + row * 5 + at;
 #pragma unroll
-    for (int n = 0; n < N2; n++) b[n][i] = there ? w[(n * N1 + c) * 25 + row * 5 + at] : 0.f;
+    for (int n = 0; n < N2; n++) b[n][i] = there ? from[n * N1 * 25] : 0.f;
   }
-  float d[4][OWN_TILES][4] = {};  // the sum: 16 (channel, place) by 8 pixels each
-  float bias = 0.f;               // of channel `warp`
 
   for (int begin = first; begin < end; begin += G) {
-    const long long image = (long long)lane * B + begin;
     const float* hidden = hiddens + (begin - first) / G % 2 * G * HIDDEN;
-    const float* slope = slopes + (begin - first) / G % 2 * up(ROWS2 * SLOPE, 4);
+    const float* slope = slopes + (begin - first) / G % 2 * SLOPES2;
     copied();
     __syncthreads();
     if (begin + G < end) fetch(begin + G);
-#pragma unroll
-    for (int m = threadIdx.x % 32; m < ROWS2; m += 32) bias += of_winner(slope[m * SLOPE + warp]);
     // the windows' gradients, spread over their patches
 #pragma unroll 1
     for (int tile = 0; tile < ROWS2 / 16; tile++) {
@@ -616,43 +606,24 @@ conv2_backward(const float* y1, const float* slopes2, const float* params, long 
       const float* lower = upper + 8 * SLOPE;
 #pragma unroll
       for (int n = 0; n < N2; n += 2) {
-        float2 v0 = pair(upper + n), v1 = pair(lower + n);
-        float a0 = if_won(v0.x, t), a1 = if_won(v1.x, t), a2 = if_won(v0.y, t), a3 = if_won(v1.y, t);
+        const float2 v0 = pair(upper + n), v1 = pair(lower + n);
+        const float a0 = if_won(v0.x, t), a1 = if_won(v1.x, t), a2 = if_won(v0.y, t), a3 = if_won(v1.y, t);
 #pragma unroll
         for (int i = 0; i < OWN_TILES; i++) product(s[i], a0, a1, a2, a3, b[n][i], b[n + 1][i]);
       }
 #pragma unroll
       for (int i = 0; i < OWN_TILES; i++) {
-        const int k = (warp + i * MANY_WARPS) * 8 + 2 * t;
+        const int k = (warp + i * WARPS) * 8 + 2 * t;
         if (k >= PATCH) continue;
         *reinterpret_cast<float2*>(spread + (tile * 16 + g) * SPREAD + k) = make_float2(s[i][0], s[i][1]);
         *reinterpret_cast<float2*>(spread + (tile * 16 + g + 8) * SPREAD + k) = make_float2(s[i][2], s[i][3]);
       }
     }
-    // the gradient of the weights: windows are what is summed over
-#pragma unroll 1
-    for (int step = 0; step < up(G * W2, 8) / 8; step++) {
-      const int m0 = step * 8 + t, m1 = m0 + 4;
-      float a[4][4];
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const int n = i * 4 + g / 4;
-        a[i][0] = if_won(slope[m0 * SLOPE + n], g % 4), a[i][1] = if_won(slope[m0 * SLOPE + n + 2], g % 4);
-        a[i][2] = if_won(slope[m1 * SLOPE + n], g % 4), a[i][3] = if_won(slope[m1 * SLOPE + n + 2], g % 4);
-      }
-      const float *p0 = hidden + corners[m0], *p1 = hidden + corners[m1];
-#pragma unroll
-      for (int j = 0; j < OWN_TILES; j++) {
-        const float b0 = operand(p0[shift[j]]), b1 = operand(p1[shift[j]]);
-#pragma unroll
-        for (int i = 0; i < 4; i++) product(d[i][j], a[i][0], a[i][1], a[i][2], a[i][3], b0, b1);
-      }
-    }
     __syncthreads();
     // every 2 x 2 pixels of a channel: what nine windows spread there
-    float* to = slopes1 + image * SLOPES1;
+    float* to = slopes1 + ((long long)lane * B + begin) * SLOPES1;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < min(G, end - begin) * N1 * HALF * HALF; i += MANY_THREADS) {
+    for (int i = threadIdx.x; i < min(G, end - begin) * N1 * HALF * HALF; i += THREADS) {
       const int x = i % HALF, y = i / HALF % HALF, n = i / (HALF * HALF) % N1, s = i / (HALF * HALF * N1);
       float2 sums[2] = {};
 #pragma unroll
@@ -672,42 +643,102 @@ conv2_backward(const float* y1, const float* slopes2, const float* params, long 
         to[(s * N1 + n) * WINDOWS1 + py * P1 + px] = packed(e % 2 ? sums[e / 2].y : sums[e / 2].x, place);
       }
     }
-    for (int i = threadIdx.x; i < min(G, end - begin) * N1 * (WINDOWS1 - W1); i += MANY_THREADS)
+    for (int i = threadIdx.x; i < min(G, end - begin) * N1 * (WINDOWS1 - W1); i += THREADS)
       to[i / most(1, WINDOWS1 - W1) * WINDOWS1 + W1 + i % most(1, WINDOWS1 - W1)] = packed(0.f, 4);
   }
+}
+
+// This block's part of the gradient of the weights: rows are (channel, place), columns pixels of a patch, windows are what
+// is summed over.
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+conv2_weights(const float* y1, const float* slopes2, float* partial, int B, int per) {
+  float* hiddens = shared_memory;
+  float* slopes = hiddens + 2 * G * HIDDEN;
+  int* corners = reinterpret_cast<int*>(shared_memory + CONV2_WEIGHTS_SHARED - up(G * W2, 8));  // of each window's patch
+  const int lane = blockIdx.y, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  const int first = blockIdx.x * per, end = min(B, first + per);
+
+  auto fetch = [&](int begin) {
+    const int buffer = (begin - first) / G % 2;
+    copy_second(hiddens + buffer * G * HIDDEN, slopes + buffer * SLOPES2, y1, slopes2, (long long)lane * B + begin,
+                min(G, end - begin));
+  };
+  for (int i = threadIdx.x; i < 2 * (ROWS2 - G * W2) * SLOPE; i += THREADS)
+    slopes[i / ((ROWS2 - G * W2) * SLOPE) * SLOPES2 + G * W2 * SLOPE + i % ((ROWS2 - G * W2) * SLOPE)] = packed(0.f, 4);
+  fetch(first);
+  for (int m = threadIdx.x; m < up(G * W2, 8); m += THREADS) {
+    const int s = min(m, G * W2 - 1) / W2, window = min(m, G * W2 - 1) % W2;
+    corners[m] = s * HIDDEN + window / P2 * 2 * LINE + window % P2 * 2;
+  }
+  int shift[OWN_TILES];  // of this warp's columns
+#pragma unroll
+  for (int i = 0; i < OWN_TILES; i++) {
+    const int k = (warp + i * WARPS) * 8 + g;
+    shift[i] = k < PATCH ? k / (U * U) * PLANE + k / U % U * LINE + k % U : 0;
+  }
+  float d[4][OWN_TILES][4] = {};
+  float bias = 0.f;  // of channel threadIdx.x / 16
+
+  for (int begin = first; begin < end; begin += G) {
+    const float* hidden = hiddens + (begin - first) / G % 2 * G * HIDDEN;
+    const float* slope = slopes + (begin - first) / G % 2 * SLOPES2;
+    copied();
+    __syncthreads();
+    if (begin + G < end) fetch(begin + G);
+#pragma unroll
+    for (int m = 0; m < ROWS2; m += 16) bias += of_winner(slope[(m + threadIdx.x % 16) * SLOPE + threadIdx.x / 16]);
+#pragma unroll 1
+    for (int step = 0; step < up(G * W2, 8) / 8; step++) {
+      const int m0 = step * 8 + t, m1 = m0 + 4;
+      float a[4][4];
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int n = i * 4 + g / 4;
+        a[i][0] = if_won(slope[m0 * SLOPE + n], g % 4), a[i][1] = if_won(slope[m0 * SLOPE + n + 2], g % 4);
+        a[i][2] = if_won(slope[m1 * SLOPE + n], g % 4), a[i][3] = if_won(slope[m1 * SLOPE + n + 2], g % 4);
+      }
+      const float *p0 = hidden + corners[m0], *p1 = hidden + corners[m1];
+#pragma unroll
+      for (int j = 0; j < OWN_TILES; j++) {
+        const float b0 = operand(p0[shift[j]]), b1 = operand(p1[shift[j]]);
+#pragma unroll
+        for (int i = 0; i < 4; i++) product(d[i][j], a[i][0], a[i][1], a[i][2], a[i][3], b0, b1);
+      }
+    }
+  }
   __syncthreads();
+  float* sums = shared_memory;  // [channel, place][pixel of a patch]
 #pragma unroll
   for (int i = 0; i < 4; i++)
 #pragma unroll
     for (int j = 0; j < OWN_TILES; j++) {
-      const int k = (warp + j * MANY_WARPS) * 8 + 2 * t;
+      const int k = (warp + j * WARPS) * 8 + 2 * t;
       if (k >= PATCH) continue;
-      *reinterpret_cast<float2*>(spread + (i * 16 + g) * SPREAD + k) = make_float2(d[i][j][0], d[i][j][1]);
-      *reinterpret_cast<float2*>(spread + (i * 16 + g + 8) * SPREAD + k) = make_float2(d[i][j][2], d[i][j][3]);
+      *reinterpret_cast<float2*>(sums + (i * 16 + g) * SPREAD + k) = make_float2(d[i][j][0], d[i][j][1]);
+      *reinterpret_cast<float2*>(sums + (i * 16 + g + 8) * SPREAD + k) = make_float2(d[i][j][2], d[i][j][3]);
     }
 #pragma unroll
-  for (int e = 1; e < 32; e *= 2) bias += __shfl_xor_sync(~0u, bias, e);
+  for (int e = 1; e < 16; e *= 2) bias += __shfl_xor_sync(~0u, bias, e);
   __syncthreads();
   float* to = partial + ((long long)lane * gridDim.x + blockIdx.x) * (WEIGHTS2 + N2);
 #pragma unroll 2
-  for (int i = threadIdx.x; i < WEIGHTS2; i += MANY_THREADS) {
+  for (int i = threadIdx.x; i < WEIGHTS2; i += THREADS) {
     const int n = i / (N1 * 25), c = i / 25 % N1, row = i / 5 % 5, at = i % 5;
     float sum = 0.f;
 #pragma unroll
-    for (int q = 0; q < 4; q++)
-      sum += spread[(n * 4 + q) * SPREAD + c * U * U + (row + q / 2) * U + at + q % 2];
+    for (int q = 0; q < 4; q++) sum += sums[(n * 4 + q) * SPREAD + c * U * U + (row + q / 2) * U + at + q % 2];
     to[i] = sum;
   }
-  if (threadIdx.x % 32 == 0) to[WEIGHTS2 + warp] = bias;
+  if (threadIdx.x % 16 == 0) to[WEIGHTS2 + threadIdx.x / 16] = bias;
 }
 
 // This block's part of the gradient of the first convolution's weights: rows are pairs of neighbours in a patch, columns
 // (channel, place); each warp sums over windows of its own.
 constexpr int TILES_PAIR = (J * 3 + 7) / 8, SUMS1 = TILES_PAIR * 16 * 24;
-constexpr int CONV1_BACKWARD_SHARED = most(2 * (IMAGES + G * SLOPES1) + W1, WARPS / 2 * SUMS1);
+constexpr int CONV1_WEIGHTS_SHARED = most(2 * (IMAGES + G * SLOPES1) + W1, WARPS / 2 * SUMS1);
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-conv1_backward(const float* x, long long x_lane, const float* slopes1, float* partial, int B, int per) {
+conv1_weights(const float* x, long long x_lane, const float* slopes1, float* partial, int B, int per) {
   float* images = shared_memory;
   float* slopes = images + 2 * IMAGES;
   int* corners = reinterpret_cast<int*>(slopes + 2 * G * SLOPES1);  // where each window's patch begins
@@ -719,7 +750,7 @@ conv1_backward(const float* x, long long x_lane, const float* slopes1, float* pa
     const int buffer = (begin - first) / G % 2, count = min(G, end - begin);
     copy_images(images + buffer * IMAGES, x, begin, end);
     float* slope = slopes + buffer * G * SLOPES1;
-    copy_straight<THREADS>(slope, slopes1 + ((long long)lane * B + begin) * SLOPES1, count * SLOPES1);
+    copy_straight(slope, slopes1 + ((long long)lane * B + begin) * SLOPES1, count * SLOPES1);
     fill(slope + count * SLOPES1, (G - count) * SLOPES1, packed(0.f, 4));
   };
   clear_below(images);
@@ -807,10 +838,10 @@ conv1_backward(const float* x, long long x_lane, const float* slopes1, float* pa
 
 // The blocks' parts of the convolutions' gradients, added up.
 extern "C" __global__ void __launch_bounds__(THREADS)
-fold(const float* partial1, const float* partial2, int parts1, int parts2, float* gradient, long long lane_gradient) {
+fold(const float* partial1, const float* partial2, int parts, float* gradient, long long lane_gradient) {
   const int i = blockIdx.x * THREADS + threadIdx.x, lane = blockIdx.y;
   const bool one = i < WEIGHTS1 + N1;
-  const int at = one ? i : i - (WEIGHTS1 + N1), size = one ? WEIGHTS1 + N1 : WEIGHTS2 + N2, parts = one ? parts1 : parts2;
+  const int at = one ? i : i - (WEIGHTS1 + N1), size = one ? WEIGHTS1 + N1 : WEIGHTS2 + N2;
   if (at >= size) return;
   const float* from = (one ? partial1 : partial2) + (long long)lane * parts * size + at;
   float sum = 0.f;
@@ -822,5 +853,5 @@ fold(const float* partial1, const float* partial2, int parts1, int parts2, float
 // What the host has to know: floats of shared memory of each kernel, tiles of `head_weights`, floats of an image's slopes1
 // and of what the first convolution gives.
 extern "C" __constant__ const int sizes[] = {
-    CONV_FORWARD_SHARED, HEAD_FORWARD_SHARED, HEAD_BACKWARD_SHARED, HEAD_WEIGHTS_SHARED, CONV2_BACKWARD_SHARED,
-    CONV1_BACKWARD_SHARED, TILES, SLOPES1, HIDDEN};
+    CONV_FORWARD_SHARED, HEAD_FORWARD_SHARED, HEAD_BACKWARD_SHARED, HEAD_WEIGHTS_SHARED, CONV2_INPUT_SHARED,
+    CONV2_WEIGHTS_SHARED, CONV1_WEIGHTS_SHARED, TILES, SLOPES1, HIDDEN};

@@ -18,15 +18,15 @@ import torch
 from torch import Tensor
 
 from fedproc.kernels import ceil_div
-from fedproc.kernels.forks import side_by_side
+from fedproc.kernels.forks import at_once
 
 SOURCE = Path(__file__).with_name("simple_cnn.cu")
-THREADS, MANY_THREADS = 256, 512
+THREADS, HEAD_THREADS = 256, 512
 IMAGES = 2  # that a block of the convolutions' kernels works on at a time
 CHANNELS = (6, 16)
 FEATURES = (120, 84, 84, 256)
 LAYERS = ("CONV1", "CONV2", "FC1", "FC2", "HEAD1", "HEAD2", "CLASSIFIER")
-NUMBERS = 9  # that the source tells
+NUMBERS = 10  # that the source tells
 
 
 class Launches(Protocol):
@@ -111,7 +111,7 @@ class SimpleCnn:
         self._module, self._sizes, self._processors = module, sizes, processors
         *floats, self._tiles, self._slopes1, self._hidden = module.numbers("sizes", NUMBERS)
         shared = [4 * each for each in floats]
-        self._forward, self._head_forward, self._head_backward, self._head_weights, self._conv2, self._conv1 = shared
+        self._forward, self._head_forward, self._head_backward, self._head_weights, *self._convolutions = shared
         self.most_shared = max(*shared, 2 * self._head_forward, 2 * self._head_backward)
 
     def forward(self, params: Tensor, images: Tensor, keep: bool) -> tuple[Tensor, Tensor, Pass | None]:
@@ -139,7 +139,7 @@ class SimpleCnn:
         )  # fmt: skip
         tall = self._tall(lanes, batch)
         self._module.launch(
-            f"head_forward{tall}", (ceil_div(batch, 16 * tall), lanes), MANY_THREADS, tall * self._head_forward,
+            f"head_forward{tall}", (ceil_div(batch, 16 * tall), lanes), HEAD_THREADS, tall * self._head_forward,
             given["y2"], params, apart, given.get("a1"), given.get("a2"), given.get("a3"), z, logits, batch,
         )  # fmt: skip
         return z, logits, Pass(images, params, given, z) if keep else None
@@ -155,40 +155,44 @@ class SimpleCnn:
         tall = self._tall(lanes, batch)
         activations = [given["a1"], given["a2"], given["a3"]]
         launch(
-            f"head_backward{tall}", (ceil_div(batch, 16 * tall), lanes), MANY_THREADS, tall * self._head_backward,
+            f"head_backward{tall}", (ceil_div(batch, 16 * tall), lanes), HEAD_THREADS, tall * self._head_backward,
             of_z, of_logits, params, _stride(params), given["y2"], *activations, *reversed(slopes), batch,
         )  # fmt: skip
-        side_by_side(
-            lambda: launch(
+        input2, weights2, weights1 = self._convolutions
+        per = self._per(lanes, batch, 2)
+        blocks = ceil_div(batch, per)
+
+        def parts(size: int) -> Tensor:
+            """A place for what each block finds of a layer's gradient."""
+            return torch.empty(lanes, blocks, size, dtype=torch.float32, device=params.device)
+
+        part1 = parts(CHANNELS[0] * (self._sizes.channels * 25 + 1))
+        part2 = parts(CHANNELS[1] * (CHANNELS[0] * 25 + 1))
+        slopes1 = torch.empty(lanes, batch, self._slopes1, dtype=torch.float32, device=params.device)
+
+        def linear_weights() -> None:
+            launch(
                 "head_weights", (self._tiles, lanes), THREADS, self._head_weights,
                 given["y2"], *activations, last.z, *slopes[1:], of_logits, gradient, to, batch,
-            ),
-            lambda: self._convolutions_back(last, slopes[0], gradient),
-        )  # fmt: skip
+            )  # fmt: skip
 
-    def _convolutions_back(self, last: Pass, slopes2: Tensor, gradient: Tensor) -> None:
-        images, params, y1 = last.images, last.params, last.given["y1"]
-        lanes, batch = images.shape[:2]
-        slopes1 = torch.empty(lanes, batch, self._slopes1, dtype=torch.float32, device=params.device)
-        per2, per1 = self._per(lanes, batch, 1), self._per(lanes, batch, 2)
+        def second_weights() -> None:
+            launch("conv2_weights", (blocks, lanes), THREADS, weights2, given["y1"], slopes[0], part2, batch, per)
 
-        def parts(per: int, size: int) -> Tensor:
-            """A place for what each block found of a layer's gradient."""
-            return torch.empty(lanes, ceil_div(batch, per), size, dtype=torch.float32, device=params.device)
+        def through_the_second() -> None:
+            launch(
+                "conv2_input", (blocks, lanes), THREADS, input2,
+                given["y1"], slopes[0], params, _stride(params), slopes1, batch, per,
+            )  # fmt: skip
+            images = last.images
+            launch(
+                "conv1_weights", (blocks, lanes), THREADS, weights1, images, _stride(images), slopes1, part1, batch, per
+            )
 
-        part1 = parts(per1, CHANNELS[0] * (self._sizes.channels * 25 + 1))
-        part2 = parts(per2, CHANNELS[1] * (CHANNELS[0] * 25 + 1))
-        self._module.launch(
-            "conv2_backward", (part2.shape[1], lanes), MANY_THREADS, self._conv2,
-            y1, slopes2, params, _stride(params), slopes1, part2, batch, per2,
-        )  # fmt: skip
-        self._module.launch(
-            "conv1_backward", (part1.shape[1], lanes), THREADS, self._conv1,
-            images, _stride(images), slopes1, part1, batch, per1,
-        )  # fmt: skip
-        self._module.launch(
+        at_once([linear_weights, second_weights, through_the_second])
+        launch(
             "fold", (ceil_div(part1.shape[2] + part2.shape[2], THREADS), lanes), THREADS, 0,
-            part1, part2, part1.shape[1], part2.shape[1], gradient, _stride(gradient),
+            part1, part2, blocks, gradient, to,
         )  # fmt: skip
 
     def _per(self, lanes: int, batch: int, each: int) -> int:
