@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedproc import kernels
+from fedproc.kernels import cpu
 from fedproc.methods.method import Batch, Local, Method, Term, Terms
 
 
@@ -22,8 +26,8 @@ class FedAvg(Method):
         return (*super().term_names(), "cross_entropy")
 
     def loss(self, batch: Batch, local: Local) -> Terms:
-        cross_entropy = Term(lambda: cross_entropies(self.logits(batch, local), batch.labels))
-        return {**super().loss(batch, local), "cross_entropy": cross_entropy}
+        values = CrossEntropy(partial(self.logits, batch, local), batch.labels)
+        return {**super().loss(batch, local), "cross_entropy": Term(values)}
 
     def logits(self, batch: Batch, local: Local) -> Tensor:
         logits = super().logits(batch, local)
@@ -32,10 +36,23 @@ class FedAvg(Method):
         return logits
 
 
+@dataclass(frozen=True)
+class CrossEntropy:
+    """The values of a term that is a cross-entropy; of the batch's own logits its slope is known (methods/known.py)."""
+
+    logits: Callable[[], Tensor]
+    labels: Tensor
+
+    def __call__(self) -> Tensor:
+        return cross_entropies(self.logits(), self.labels)
+
+
 def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
     """The cross-entropy (...) of each sample's logits (..., K)."""
     if kernels.usable(logits):
         from fedproc.kernels import losses
 
         return losses.cross_entropies(logits, labels)
+    if logits.dim() == 2 and cpu.usable(logits):
+        return cpu.cross_entropies(logits, labels)
     return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none").view(labels.shape)
