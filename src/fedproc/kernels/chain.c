@@ -22,6 +22,12 @@ typedef struct {
     long row, step;
 } Matrix;
 
+/* Where the next WIDE of so many begin: the last ones may be taken again. */
+static int tile_at(int place, int count)
+{
+    return place + WIDE <= count ? place : count - WIDE;
+}
+
 /* c[r][v] = start[r] + sum over s of a[r][s] b[s][v], of so many rows and vectors. */
 INLINE void block(float *c, long c_row, Matrix a, const float *b, long b_row, const float *start, int steps,
                   const int rows, const int vectors)
@@ -64,7 +70,7 @@ INLINE void band(float *c, long c_row, Matrix a, const float *b, long b_row, con
             }
     else if (columns < 2 * WIDE)
         for (int v = 0; v < columns; v += WIDE) {
-            const int at = v + WIDE <= columns ? v : columns - WIDE;
+            const int at = tile_at(v, columns);
             block(c + at, c_row, a, b + at, b_row, start, steps, rows, 1);
         }
     else
@@ -100,15 +106,56 @@ static int padded(int count)
     return (count + WIDE - 1) / WIDE * WIDE;
 }
 
-/* `to` (columns, apart) is `from` (rows, columns) the other way round; from there to `apart` it is 0. */
-static void turn(const float *from, float *to, int rows, int columns, int apart)
+#ifdef __AVX512F__
+#define LOW(a, b) SHUFFLED(wide_i, a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define HIGH(a, b) SHUFFLED(wide_i, a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#else
+#define LOW(a, b) SHUFFLED(wide_i, a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define HIGH(a, b) SHUFFLED(wide_i, a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+#endif
+
+/* Turns up to WIDE rows of WIDE values; so many columns are written, with 0 for rows that are not there. */
+static void turn_tile(const float *from, long from_row, float *to, long to_row, int rows, int columns)
 {
-    for (int c = 0; c < columns; c++) {
-        for (int r = 0; r < rows; r++)
-            to[(long)c * apart + r] = from[(long)r * columns + c];
-        for (int r = rows; r < apart; r++)
-            to[(long)c * apart + r] = 0;
+    wide now[WIDE], next[WIDE];
+    for (int r = 0; r < WIDE; r++)
+        now[r] = r < rows ? *(const wide_u *)(from + r * from_row) : (wide){0};
+    for (int round = 1; round < WIDE; round *= 2) { /* each brings one bit of a value's row among those of its column */
+#pragma GCC unroll 8
+        for (int i = 0; i < WIDE / 2; i++) {
+            next[2 * i] = LOW(now[i], now[i + WIDE / 2]);
+            next[2 * i + 1] = HIGH(now[i], now[i + WIDE / 2]);
+        }
+        memcpy(now, next, sizeof(now));
     }
+    for (int c = 0; c < columns; c++)
+        *(wide_u *)(to + c * to_row) = now[c];
+}
+
+/* x (B, K) as `to` (K, apart): samples side by side, and 0 from B on. */
+static void turn(const float *x, float *to, int B, int K, int apart)
+{
+    for (int b = 0; b < B; b += WIDE)
+        for (int k = 0; k < K && K >= WIDE; k += WIDE) {
+            const int at = tile_at(k, K);
+            turn_tile(x + (long)b * K + at, K, to + (long)at * apart + b, apart, B - b, WIDE);
+        }
+    for (int k = 0; k < K && K < WIDE; k++)
+        for (int b = 0; b < apart; b++)
+            to[(long)k * apart + b] = b < B ? x[(long)b * K + k] : 0;
+}
+
+/* `from` (N, apart) as y (B, N). */
+static void turn_back(const float *from, float *y, int B, int N, int apart)
+{
+    for (int b = 0; b < B; b += WIDE)
+        for (int n = 0; n < N && N >= WIDE; n += WIDE) {
+            const int at = tile_at(n, N);
+            turn_tile(from + (long)at * apart + b, apart, y + (long)b * N + at, N, WIDE, B - b < WIDE ? B - b : WIDE);
+        }
+    for (int b = 0; b < B && N < WIDE; b++)
+        for (int n = 0; n < N; n++)
+            y[(long)b * N + n] = from[(long)n * apart + b];
 }
 
 /* y (B, N) of x (B, K). Samples lie side by side in the vectors, so each one's sums are the same in every batch. */
@@ -118,11 +165,9 @@ static void linear(const Layer *l, const float *params, const float *x, float *y
     float *turned = scratch, *sums = scratch + (long)K * apart;
     turn(x, turned, B, K, apart);
     product(sums, apart, (Matrix){params + l->weight, K, 1}, turned, apart, params + l->bias, N, apart, K);
-    for (int b = 0; b < B; b++)
-        for (int n = 0; n < N; n++)
-            y[(long)b * N + n] = sums[(long)n * apart + b];
-    for (long i = 0; l->kind == LINEAR_RELU && i < (long)B * N; i++)
-        y[i] = y[i] < 0 ? 0 : y[i];
+    for (long i = 0; l->kind == LINEAR_RELU && i < (long)N * apart; i++)
+        sums[i] = sums[i] < 0 ? 0 : sums[i];
+    turn_back(sums, y, B, N, apart);
 }
 
 /* Gradients of weights and bias, and dx (B, K) unless it is null; g (B, N) loses what relu does not let through. */

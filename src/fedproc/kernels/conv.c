@@ -41,18 +41,13 @@ typedef signed char c16 __attribute__((vector_size(16)));
 typedef signed char wide_c __attribute__((vector_size(WIDE), aligned(1)));
 
 /* Every second value of two vectors, from the first or from the second on. */
-#ifdef __clang__
-#define SHUFFLED(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define SHUFFLED(a, b, ...) __builtin_shuffle(a, b, (wide_i){__VA_ARGS__})
-#endif
 #ifdef __AVX512F__
-#define EVEN(a, b) SHUFFLED(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
-#define ODD(a, b) SHUFFLED(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31)
+#define EVEN(a, b) SHUFFLED(wide_i, a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
+#define ODD(a, b) SHUFFLED(wide_i, a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31)
 enum { CHANNELS = 6, WINDOWS = 5 }; /* whose sums the registers hold */
 #else
-#define EVEN(a, b) SHUFFLED(a, b, 0, 2, 4, 6, 8, 10, 12, 14)
-#define ODD(a, b) SHUFFLED(a, b, 1, 3, 5, 7, 9, 11, 13, 15)
+#define EVEN(a, b) SHUFFLED(wide_i, a, b, 0, 2, 4, 6, 8, 10, 12, 14)
+#define ODD(a, b) SHUFFLED(wide_i, a, b, 1, 3, 5, 7, 9, 11, 13, 15)
 enum { CHANNELS = 3, WINDOWS = 2 };
 #endif
 

@@ -102,22 +102,32 @@ int take_batch(const unsigned char *bank, const long *index, const short *row, c
     return failed;
 }
 
-enum { SIDE_BY_SIDE = 64 }; /* sums that do not wait for each other */
+enum { VECTORS = 4, SIDE_BY_SIDE = 16 * VECTORS }; /* sums that do not wait for each other */
+
+static void add_products(v16 *sums, const float *a, const float *b)
+{
+    for (int j = 0; j < VECTORS; j++)
+        sums[j] += *(const v16u *)(a + 16 * j) * *(const v16u *)(b + 16 * j);
+}
 
 /* The sum of products of n pairs. */
 static float dot(const float *a, const float *b, int n)
 {
-    float sums[SIDE_BY_SIDE] = {0};
+    v16 sums[VECTORS] = {{0}};
     int i = 0;
     for (; i + SIDE_BY_SIDE <= n; i += SIDE_BY_SIDE)
-        for (int j = 0; j < SIDE_BY_SIDE; j++)
-            sums[j] += a[i + j] * b[i + j];
-    for (int j = 0; i + j < n; j++)
-        sums[j] += a[i + j] * b[i + j];
-    for (int half = SIDE_BY_SIDE / 2; half; half /= 2)
-        for (int j = 0; j < half; j++)
-            sums[j] += sums[j + half];
-    return sums[0];
+        add_products(sums, a + i, b + i);
+    if (i < n) {
+        float last[2][SIDE_BY_SIDE] = {{0}};
+        memcpy(last[0], a + i, sizeof(float) * (size_t)(n - i));
+        memcpy(last[1], b + i, sizeof(float) * (size_t)(n - i));
+        add_products(sums, last[0], last[1]);
+    }
+    v16 s = (sums[0] + sums[2]) + (sums[1] + sums[3]);
+    s += SHUFFLED(i16, s, s, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+    s += SHUFFLED(i16, s, s, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3);
+    s += SHUFFLED(i16, s, s, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1);
+    return s[0] + s[1];
 }
 
 float unit(const float *vector, float *to, int n)
@@ -136,6 +146,16 @@ float unit(const float *vector, float *to, int n)
     for (i = 0; i < n; i++)
         to[i] = vector[i] / divisor;
     return divisor;
+}
+
+enum { SOME = 64 }; /* features at a time */
+
+/* Adds the directions (K, Q), of which each pulls so much, of so many features. */
+INLINE void pulled(float *sums, const float *pulls, const float *directions, int K, int Q, const int some)
+{
+    for (int k = 0; k < K; k++)
+        for (int i = 0; i < some; i++)
+            sums[i] += pulls[k] * directions[(long)k * Q + i];
 }
 
 /* Cross-entropies of the cosines of z (B, Q) with prototypes (K, Q) over tau, plus an offset (K) if there is one, among
@@ -172,13 +192,19 @@ int contrast(const float *z, const long *labels, const float *prototypes, const 
             total += powers[k] = expf(powers[k] - top);
         loss[b] = logf(total) + top - score;
         for (int k = 0; k < K; k++) {
-            const float pull = (powers[k] / total - (k == label)) / tau, *direction = directions + (long)k * Q;
-            along += pull * cosines[k];
-            for (int q = 0; q < Q; q++)
-                to[q] += pull * direction[q];
+            powers[k] = (powers[k] / total - (k == label)) / tau;
+            along += powers[k] * cosines[k];
         }
-        for (int q = 0; q < Q; q++)
-            to[q] = (to[q] - along * own[q]) / length;
+        for (int q = 0; q < Q; q += SOME) {
+            float sums[SOME] = {0};
+            const int some = Q - q < SOME ? Q - q : SOME;
+            if (some == SOME)
+                pulled(sums, powers, directions + q, K, Q, SOME);
+            else
+                pulled(sums, powers, directions + q, K, Q, some);
+            for (int i = 0; i < some; i++)
+                to[q + i] = (sums[i] - along * own[q + i]) / length;
+        }
     }
     free(directions), free(own), free(cosines), free(powers);
     return failed;
@@ -245,10 +271,11 @@ int contrast_mean(const float *z, const long *labels, const float *prototypes, c
 }
 
 /* Adds z (B, Q) to the sums (K, Q) of their classes, and to the counts (K); of a mask (null: none) those it has. */
-int class_sums(const float *z, const long *labels, const unsigned char *mask, double *sums, long *counts, int B, int Q)
+int class_sums(const float *z, const long *labels, const unsigned char *mask, double *sums, long *counts, int B, int K,
+               int Q)
 {
     for (int b = 0; b < B; b++) {
-        if (mask && !mask[b])
+        if ((mask && !mask[b]) || labels[b] < 0 || labels[b] >= K)
             continue;
         const float *from = z + (long)b * Q;
         double *to = sums + labels[b] * Q;

@@ -22,6 +22,13 @@ typedef v8u wide_u;
 typedef i8 wide_i;
 #endif
 
+/* Places of two vectors, those of the second counted on. */
+#ifdef __clang__
+#define SHUFFLED(I, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLED(I, a, b, ...) __builtin_shuffle(a, b, (I){__VA_ARGS__})
+#endif
+
 #define INLINE static inline __attribute__((always_inline))
 #define SELECT(mask, a, b, I, V) ((V)(((mask) & (I)(a)) | (~(mask) & (I)(b))))
 

@@ -138,7 +138,7 @@ TAKEN = {  # by the functions: pointers, integers, floats, words of 64 bits
     "contrast_mean": "pppppppiiiiff",
     "cross_entropies": "ppppii",
     "cross_entropy_mean": "ppppiiif",
-    "class_sums": "pppppii",
+    "class_sums": "pppppiii",
     "sgd": "pppifff",
     "hash_bits": "ppuii",
     "hash_draws": "pppuiii",
@@ -322,7 +322,7 @@ def cross_entropy_mean(logits: Tensor, labels: Tensor, weight: float, sums: Tens
     of the sums (N,) in float64, the mean itself to the term's.
     """
     slope = torch.empty(logits.shape)
-    call("cross_entropy_mean", logits, labels, slope, sums, term, *logits.shape, weight)
+    call("cross_entropy_mean", logits, labels.contiguous(), slope, sums, term, *logits.shape, weight)
     return slope
 
 
@@ -339,8 +339,8 @@ def contrast_mean(
 ) -> Tensor:
     """The same of the contrasts of z (B, Q), of those that count."""
     slope = torch.empty(z.shape)
-    whole = [None if each is None else each.contiguous() for each in (prototypes, known, offset)]
-    call("contrast_mean", z, labels, *whole, slope, sums, term, len(z), *prototypes.shape, tau, weight)
+    whole = [None if each is None else each.contiguous() for each in (labels, prototypes, known, offset)]
+    call("contrast_mean", z, *whole, slope, sums, term, len(z), *prototypes.shape, tau, weight)
     return slope
 
 
@@ -348,7 +348,7 @@ def class_sums(z: Tensor, labels: Tensor, classes: int, mask: Tensor | None) -> 
     """Sums (K, Q) of z (B, Q) by class, in float64, and the counts (K)."""
     sums, counts = torch.zeros(classes, z.shape[1], dtype=torch.float64), torch.zeros(classes, dtype=torch.int64)
     given = (z.contiguous(), labels.contiguous(), None if mask is None else mask.contiguous())
-    call("class_sums", *given, sums, counts, *z.shape)
+    call("class_sums", *given, sums, counts, len(z), *sums.shape)
     return sums, counts
 
 

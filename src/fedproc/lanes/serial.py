@@ -67,9 +67,11 @@ class SerialNet:
     def forward(self, images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         if self._short:
             return self._rounded(self.weights, images, mask)
-        if self._chain is None or not cpu.usable(images):
+        by_hand = self._chain is not None and cpu.usable(images)
+        self._by_hand = by_hand and torch.is_grad_enabled()
+        if self._chain is None or not by_hand:
             return self.module(images, mask)  # type: ignore[no-any-return]
-        if torch.is_grad_enabled():
+        if self._by_hand:
             return self._chain.forward(self.weights.params, images)
         return self._chain.outputs(self.weights.params, images)
 
@@ -106,7 +108,7 @@ class SerialNet:
                 found = torch.autograd.grad(total, self._leaves, materialize_grads=True)
             self._layout.write(self._gradient, found)
             return self._gradient
-        if self._chain is not None and cpu.usable(total):
+        if self._chain is not None and self._by_hand:
             self._chain.gradient(self.weights.params, self._gradient, total)
             return self._gradient
         self._gradient.zero_()

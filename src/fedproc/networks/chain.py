@@ -45,7 +45,7 @@ class Chain:
         self._gave = sum(layer.outputs for layer in layers)
         self._won = sum(layer.outputs for layer in layers if layer.kind == cpu.CONVOLUTION)
         self._widest = max(max(layer.inputs, layer.outputs) for layer in layers)
-        self._features, self._classes = layers[-1].inputs, layers[-1].outputs
+        self._inputs, self._features, self._classes = layers[0].inputs, layers[-1].inputs, layers[-1].outputs
         self._rooms: dict[int, _Room] = {}
         self._last: tuple[Tensor, _Room] | None = None  # a batch of images on its way back
 
@@ -97,6 +97,8 @@ class Chain:
     def _forward(
         self, params: Tensor, images: Tensor, room: _Room, won: Tensor | None, z: Tensor, logits: Tensor
     ) -> None:
+        if images.numel() != len(images) * self._inputs:
+            raise ValueError(f"images of {tuple(images.shape[1:])}: expected {self._inputs} values in each")
         memory = (room.gave, won, z, logits, room.scratch)
         cpu.call("chain_forward", self._at, params, images, *memory, self._count, len(images))
 
