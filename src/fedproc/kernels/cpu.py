@@ -1,8 +1,8 @@
-"""A client's training step on a CPU core, in C: its batch, small convolutions with relu and pooling, the contrast
-with prototypes, the update.
+"""A client's training step on a CPU core, in C: its batch, chains of small layers forwards and backwards, losses with
+their slopes, the update.
 
-The C file is compiled for this machine when first used (one second), and cached. Without a compiler
-torch does the work. Calls release Python's global lock, so clients on other threads go on meanwhile.
+The C files are compiled for this machine when first used (a second or two), and cached. Without a compiler torch
+does the work. Calls release Python's global lock, so clients on other threads go on meanwhile.
 """
 
 from __future__ import annotations
