@@ -123,7 +123,7 @@ def test_the_mean_of_contrasts_that_count(known: list[bool]) -> None:
     (wanted,) = torch.autograd.grad(0.3 * mean, z)
     assert counted is None or counted.tolist() == among[labels].tolist()
     torch.testing.assert_close(slope, wanted)
-    assert sums.tolist() == pytest.approx([0.3 * float(mean), float(mean)], rel=1e-6)
+    assert sums.tolist() == pytest.approx([0.3 * mean.item(), mean.item()], rel=1e-6)
 
 
 def test_without_its_weight_a_loss_moves_nothing() -> None:
