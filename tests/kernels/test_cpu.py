@@ -106,10 +106,12 @@ def test_cross_entropies(samples: int, classes: int) -> None:
     slopes = [torch.autograd.grad((losses * weights).sum(), logits)[0] for losses in (found, expected)]
     torch.testing.assert_close(*slopes)
     sums = torch.tensor([1.0, 7.0, 2.0], dtype=torch.float64)
-    slope = cpu.cross_entropy_mean(logits.detach(), labels, 0.3, sums, 2)
-    (wanted,) = torch.autograd.grad(0.3 * cpu.cross_entropies(logits, labels).mean(), logits)
+    offset = normals(classes, seed=2)
+    slope = cpu.cross_entropy_mean(logits.detach(), labels, offset, 0.3, sums, 2)
+    whole = cpu.cross_entropies(logits + offset, labels).mean()
+    (wanted,) = torch.autograd.grad(0.3 * whole, logits)
     assert torch.equal(slope, wanted)
-    mean = float(expected.detach().mean())
+    mean = whole.item()
     assert sums.tolist() == pytest.approx([1 + 0.3 * mean, 7, 2 + mean], rel=1e-6)
 
 
@@ -128,7 +130,7 @@ def test_the_mean_of_contrasts_that_count(known: list[bool]) -> None:
 
 def test_without_its_weight_a_loss_moves_nothing() -> None:
     logits, sums = torch.full((2, 3), torch.nan), torch.zeros(2, dtype=torch.float64)
-    assert not bool(cpu.cross_entropy_mean(logits, torch.tensor([0, 1]), 0.0, sums, 1).any())
+    assert not bool(cpu.cross_entropy_mean(logits, torch.tensor([0, 1]), None, 0.0, sums, 1).any())
     assert float(sums[0]) == 0 and bool(sums[1].isnan())
 
 

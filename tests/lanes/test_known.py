@@ -17,11 +17,15 @@ from fedproc.prototypes import Contrast
 pytestmark = pytest.mark.skipif(cpu.missing() is not None, reason=f"no C kernels here: {cpu.missing()}")
 
 
+@pytest.mark.parametrize("calibrate", [0.0, 1.0])
 @pytest.mark.parametrize("method", ["fedavg", "fedproc", "fedprox", "scaffold", "fedsam"])
-def test_the_same_bits_as_autograd(train: Train, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    found = train(toy_images(absent=2), "serial", 1, network="simple-cnn", method=method)
+def test_the_same_bits_as_autograd(
+    train: Train, monkeypatch: pytest.MonkeyPatch, method: str, calibrate: float
+) -> None:
+    given = {"network": "simple-cnn", "method": method, "calibrate": calibrate}
+    found = train(toy_images(absent=2), "serial", 1, **given)
     monkeypatch.setattr(SerialNet, "descend", None)
-    expected = train(toy_images(absent=2), "serial", 1, network="simple-cnn", method=method)
+    expected = train(toy_images(absent=2), "serial", 1, **given)
     assert torch.equal(found.state.weights.params, expected.state.weights.params)
     for one, other in zip(found.records, expected.records, strict=True):
         for name in ("train_loss", *(name for name in one if name.startswith("train_"))):
@@ -52,11 +56,11 @@ def batch(labels: Tensor) -> Batch:
 
 def test_more_than_is_known_is_left_alone() -> None:
     b, sums = batch(torch.tensor([0, 2, 1])), torch.zeros(3, dtype=torch.float64)
-    known = CrossEntropy(lambda: b.logits, b.labels)
+    known = CrossEntropy(lambda: b.logits, b.labels, own=True)
     contrast = Contrast(b.z, b.labels, torch.ones(3, 19), 1.0, torch.ones(3, dtype=torch.bool))
     unknown: list[list[Term]] = [
         [Term(CrossEntropy(lambda: b.logits + 1, b.labels))],
-        [Term(CrossEntropy(lambda: b.logits, b.labels.flip(0)))],
+        [Term(CrossEntropy(lambda: b.logits, b.labels.flip(0), own=True))],
         [Term(known, counted=torch.tensor([True, False, True]))],
         [Term(known, torch.ones(2))],
         [Term(known, torch.ones((), dtype=torch.float64))],

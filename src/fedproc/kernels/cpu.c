@@ -225,31 +225,33 @@ static void weigh(const float *loss, float *slope, int B, int counted, int n, fl
         slope[i] = weight == 0 ? 0 : factor * slope[i];
 }
 
-/* Cross-entropies (B) of logits (B, K), and their slopes (B, K). */
-int cross_entropies(const float *logits, const long *labels, float *loss, float *slope, int B, int K)
+/* Cross-entropies (B) of logits (B, K), plus an offset (K) unless it is null, and their slopes (B, K). */
+int cross_entropies(const float *logits, const long *labels, const float *offset, float *loss, float *slope, int B, int K)
 {
     for (int b = 0; b < B; b++) {
-        const float *from = logits + (long)b * K;
         float *to = slope + (long)b * K, top = -INFINITY, total = 0;
+        for (int k = 0; k < K; k++) {
+            to[k] = logits[(long)b * K + k] + (offset ? offset[k] : 0);
+            top = to[k] > top || to[k] != to[k] ? to[k] : top;
+        }
+        const float score = to[labels[b]];
         for (int k = 0; k < K; k++)
-            top = from[k] > top || from[k] != from[k] ? from[k] : top;
-        for (int k = 0; k < K; k++)
-            total += to[k] = expf(from[k] - top);
-        loss[b] = logf(total) + top - from[labels[b]];
+            total += to[k] = expf(to[k] - top);
+        loss[b] = logf(total) + top - score;
         for (int k = 0; k < K; k++)
             to[k] = to[k] / total - (k == labels[b]);
     }
     return 0;
 }
 
-/* Slopes (B, K) of weight times the mean of the cross-entropies of logits (B, K); the loss goes into `sums`. */
-int cross_entropy_mean(const float *logits, const long *labels, float *slope, double *sums, int term, int B, int K,
-                       float weight)
+/* Slopes (B, K) of weight times their mean, which goes into `sums`. */
+int cross_entropy_mean(const float *logits, const long *labels, const float *offset, float *slope, double *sums, int term,
+                       int B, int K, float weight)
 {
     float *loss = malloc(sizeof(float) * (size_t)B);
     if (!loss)
         return 1;
-    cross_entropies(logits, labels, loss, slope, B, K);
+    cross_entropies(logits, labels, offset, loss, slope, B, K);
     weigh(loss, slope, B, B, K, weight, sums, term);
     free(loss);
     return 0;

@@ -136,8 +136,8 @@ TAKEN = {  # by the functions: pointers, integers, floats, words of 64 bits
     "take_batch": "pppppppppppppppiiiiii",
     "contrast": "pppppppppiiif",
     "contrast_mean": "pppppppiiiiff",
-    "cross_entropies": "ppppii",
-    "cross_entropy_mean": "ppppiiif",
+    "cross_entropies": "pppppii",
+    "cross_entropy_mean": "pppppiiif",
     "class_sums": "pppppiii",
     "sgd": "pppifff",
     "hash_bits": "ppuii",
@@ -239,7 +239,7 @@ class CrossEntropies(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
         loss, slope = torch.empty(len(logits)), torch.empty(logits.shape)
-        call("cross_entropies", logits.contiguous(), labels.contiguous(), loss, slope, *logits.shape)
+        call("cross_entropies", logits.contiguous(), labels.contiguous(), None, loss, slope, *logits.shape)
         ctx.save_for_backward(slope)
         return loss
 
@@ -317,12 +317,15 @@ class Batches:
         return self._out
 
 
-def cross_entropy_mean(logits: Tensor, labels: Tensor, weight: float, sums: Tensor, term: int) -> Tensor:
-    """The slope (B, K) of weight times the mean cross-entropy of logits (B, K). The weighted mean is added to the first
-    of the sums (N,) in float64, the mean itself to the term's.
+def cross_entropy_mean(
+    logits: Tensor, labels: Tensor, offset: Tensor | None, weight: float, sums: Tensor, term: int
+) -> Tensor:
+    """The slope (B, K) of weight times the mean cross-entropy of logits (B, K), plus an offset (K) if there is one. The
+    weighted mean is added to the first of the sums (N,) in float64, the mean itself to the term's.
     """
     slope = torch.empty(logits.shape)
-    call("cross_entropy_mean", logits, labels.contiguous(), slope, sums, term, *logits.shape, weight)
+    whole = [None if each is None else each.contiguous() for each in (labels, offset)]
+    call("cross_entropy_mean", logits, *whole, slope, sums, term, *logits.shape, weight)
     return slope
 
 

@@ -87,8 +87,7 @@ class CheckedClient(Checked):
 
     def slopes(self, batch: Batch, terms: Sequence[Term], sums: Tensor) -> Slopes | None:
         """The slopes of the loss by z and logits, where they are known; its numbers are added to the sums."""
-        with self._naming("loss"):
-            return slopes(terms, batch, sums)
+        return slopes(terms, batch, sums)
 
     def total(self, batch: Batch, terms: Sequence[Term], thorough: bool = True) -> Loss:
         """What `loss` gives, of its terms."""

@@ -33,7 +33,7 @@ def slopes(terms: Sequence[Term], batch: Batch, sums: Tensor) -> Slopes | None:
         values = term.values
         assert weight is not None
         if isinstance(values, CrossEntropy):
-            by_logits = cpu.cross_entropy_mean(batch.logits, batch.labels, weight, sums, place)
+            by_logits = cpu.cross_entropy_mean(batch.logits, batch.labels, values.offset, weight, sums, place)
         elif isinstance(values, Contrast):
             own = (values.prototypes, values.tau, values.known, values.offset)
             by_z = cpu.contrast_mean(batch.z, batch.labels, *own, weight, sums, place)
@@ -44,7 +44,7 @@ def _kind(term: Term, batch: Batch) -> type | None:
     """Which known loss it is, if it is one."""
     values = term.values
     if isinstance(values, CrossEntropy):
-        known = values.labels is batch.labels and values.logits() is batch.logits
+        known = values.labels is batch.labels and values.own
     elif isinstance(values, Contrast):
         known = values.labels is batch.labels and values.z is batch.z and values.prototypes.dtype == batch.z.dtype
     else:
