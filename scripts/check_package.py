@@ -22,7 +22,16 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 MOST_MEGABYTES = 20
-INSIDE = ("py.typed", "report/page.css", "report/page.js", "federate/live.html", "kernels/cpu.c")
+INSIDE = (
+    "py.typed",
+    "report/page.css",
+    "report/page.js",
+    "federate/live.html",
+    "kernels/cpu.h",
+    "kernels/cpu.c",
+    "kernels/conv.c",
+    "kernels/chain.c",
+)
 LEFT_OUT = re.compile(r"/(\.venv|\.git|\.ci|site|checkpoint|__pycache__)/|docs/results/.*/(runs|seed-)|\.safetensors$")
 RELATIVE = re.compile(r"\]\((?!https?:|#|mailto:)[^)]*\)")
 CLEAN = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}

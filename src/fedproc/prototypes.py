@@ -6,6 +6,7 @@ Shapes: ... lanes, B samples, K classes, Q features. Everything acts on the trai
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -59,6 +60,21 @@ def contrast(
     return torch.where(counted, losses, torch.zeros_like(losses)), counted
 
 
+@dataclass(frozen=True)
+class Contrast:
+    """The values of a term that is a contrast; of the batch's own z its slope is known (methods/known.py)."""
+
+    z: Tensor
+    labels: Tensor
+    prototypes: Tensor
+    tau: float
+    known: Tensor
+    offset: Tensor | None = None
+
+    def __call__(self) -> tuple[Tensor, Tensor | None]:
+        return contrast(self.z, self.labels, self.prototypes, self.tau, self.known, self.offset)
+
+
 def prototype_loss(
     z: Tensor, labels: Tensor, prototypes: Tensor, tau: float = 1.0, known: Tensor | None = None
 ) -> Tensor:
@@ -82,6 +98,10 @@ def class_sums(z: Tensor, labels: Tensor, classes: int, mask: Tensor | None = No
 
     A product with the one-hot labels, since scattered additions are not deterministic on a GPU.
     """
+    from fedproc.kernels import cpu
+
+    if z.dim() == 2 and not z.requires_grad and cpu.usable(z):
+        return cpu.class_sums(z, labels, classes, mask)
     members = labels.unsqueeze(-2) == torch.arange(classes, device=labels.device).unsqueeze(-1)
     if mask is not None:
         members = members & mask.unsqueeze(-2)

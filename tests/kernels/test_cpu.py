@@ -28,7 +28,10 @@ def normals(*shape: int, seed: int = 0) -> Tensor:
 
 @pytest.mark.parametrize(
     ("channels", "side", "out", "kernel"),
-    [(3, 32, 6, 5), (6, 14, 16, 5), (1, 28, 6, 5), (2, 11, 20, 5), (3, 13, 33, 3), (4, 9, 1, 8), (5, 6, 3, 1)],
+    [
+        *[(3, 32, 6, 5), (6, 14, 16, 5), (1, 28, 6, 5), (2, 11, 20, 5), (3, 13, 33, 3), (4, 9, 1, 7), (5, 6, 3, 1)],
+        *[(1, 45, 8, 5), (2, 75, 7, 3), (6, 31, 17, 5), (1, 6, 2, 5)],
+    ],
 )
 def test_conv_relu_pool(channels: int, side: int, out: int, kernel: int) -> None:
     x, bias = normals(3, channels, side, side).requires_grad_(), normals(out).requires_grad_()
@@ -65,7 +68,9 @@ def test_batch_takes_the_very_pixels(augment: str, channels: int) -> None:
         for name in moves.draw_nothing(here)
     }
     numbers = levels.levels(torch.float32, here)
-    found = cpu.take_batch(bank, index, draws, moves.turns(here), numbers, moves.pad, PAD)
+    by_step = {name: drawn.view(2, 25) for name, drawn in draws.items()}
+    batches = cpu.Batches(bank, index.view(2, 25), by_step, moves.turns(here), numbers, moves.pad, PAD)
+    found = torch.cat([batches[step].clone() for step in range(2)])
     assert torch.equal(found, levels.apply(moves.apply(bank[index], draws), torch.float32))
 
 
@@ -90,6 +95,65 @@ def test_contrast_is_the_plain_expression(samples: int, classes: int, features: 
     torch.testing.assert_close(ours[0], theirs[0], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(ours[2], theirs[2], rtol=1e-4, atol=1e-7)
     assert float(theirs[2].norm()) > 0 and not bool(ours[2][1].any())
+
+
+@pytest.mark.parametrize(("samples", "classes"), [(32, 10), (1, 2), (7, 33)])
+def test_cross_entropies(samples: int, classes: int) -> None:
+    logits, weights = (30 * normals(samples, classes)).requires_grad_(), normals(samples, seed=1)
+    labels = torch.arange(samples) % classes
+    found, expected = cpu.cross_entropies(logits, labels), F.cross_entropy(logits, labels, reduction="none")
+    torch.testing.assert_close(found, expected)
+    slopes = [torch.autograd.grad((losses * weights).sum(), logits)[0] for losses in (found, expected)]
+    torch.testing.assert_close(*slopes)
+    sums = torch.tensor([1.0, 7.0, 2.0], dtype=torch.float64)
+    offset = normals(classes, seed=2)
+    slope = cpu.cross_entropy_mean(logits.detach(), labels, offset, 0.3, sums, 2)
+    whole = cpu.cross_entropies(logits + offset, labels).mean()
+    (wanted,) = torch.autograd.grad(0.3 * whole, logits)
+    assert torch.equal(slope, wanted)
+    mean = whole.item()
+    assert sums.tolist() == pytest.approx([1 + 0.3 * mean, 7, 2 + mean], rel=1e-6)
+
+
+@pytest.mark.parametrize("known", [[True, True, True], [True, False, True], [False, False, False]])
+def test_the_mean_of_contrasts_that_count(known: list[bool]) -> None:
+    z, own, labels = normals(7, 19).requires_grad_(), normals(3, 19, seed=1), torch.arange(7) % 3
+    among, offset, sums = torch.tensor(known), normals(3, seed=2), torch.zeros(2, dtype=torch.float64)
+    slope = cpu.contrast_mean(z.detach(), labels, own, 0.5, among, offset, 0.3, sums, 1)
+    losses, counted = cpu.contrasts(z, labels, own, 0.5, among, offset)
+    mean = losses.sum() / max(1, int(among[labels].sum()))
+    (wanted,) = torch.autograd.grad(0.3 * mean, z)
+    assert counted is None or counted.tolist() == among[labels].tolist()
+    torch.testing.assert_close(slope, wanted)
+    assert sums.tolist() == pytest.approx([0.3 * mean.item(), mean.item()], rel=1e-6)
+
+
+def test_without_its_weight_a_loss_moves_nothing() -> None:
+    logits, sums = torch.full((2, 3), torch.nan), torch.zeros(2, dtype=torch.float64)
+    assert not bool(cpu.cross_entropy_mean(logits, torch.tensor([0, 1]), None, 0.0, sums, 1).any())
+    assert float(sums[0]) == 0 and bool(sums[1].isnan())
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_class_sums(masked: bool) -> None:
+    z, labels = normals(23, 19), torch.arange(23) % 4
+    mask = torch.arange(23) % 3 != 0 if masked else None
+    if mask is not None:
+        z[~mask] = torch.nan
+    found = cpu.class_sums(z, labels, 5, mask)
+    with cpu.torch_only():
+        expected = prototypes.class_sums(z, labels, 5, mask)
+    torch.testing.assert_close(found, expected)
+    assert found[1].tolist()[4] == 0 and found[0].dtype == torch.float64
+
+
+def test_a_steps_images_lie_where_the_last_ones_did() -> None:
+    bank = torch.arange(4 * 2, dtype=torch.uint8).view(4, 1, 2, 1)
+    levels = (torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
+    batches = cpu.Batches(bank, torch.tensor([[0, 1], [3, 2]]), {}, None, levels, None, PAD)
+    first = batches[0]
+    assert first.flatten().tolist() == [0, 1, 2, 3]
+    assert batches[1].flatten().tolist() == [6, 7, 4, 5] and batches[1].data_ptr() == first.data_ptr()
 
 
 def test_contrast_hands_nan_on() -> None:

@@ -58,6 +58,8 @@ class Quadratic:
 class Net:
     """z is the parameters themselves."""
 
+    descend = None
+
     def __init__(self, weights: Weights) -> None:
         self.weights = Weights(
             weights.params.clone().requires_grad_(), weights.buffers.clone(), weights.counters.clone()

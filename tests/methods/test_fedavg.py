@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from conftest import Train, toy_images
@@ -29,13 +30,15 @@ def test_mean_by_hand() -> None:
     assert counters.tolist() == [7]
 
 
-def test_one_client_is_plain_sgd_with_momentum_zeroed_each_round(train: Train) -> None:
-    images = toy_images()
-    session = train(images, method="fedavg", clients=1, rounds=3, epochs=2, batch_size=16, lr=0.05)
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float64, 0.0), (torch.float32, 1e-5)])
+def test_one_client_is_plain_sgd_with_momentum_zeroed_each_round(train: Train, dtype: torch.dtype, most: float) -> None:
+    """Bit for bit in float64; in float32 our own kernels add up in another order."""
+    images, short = toy_images(), str(dtype).removeprefix("torch.")
+    session = train(images, method="fedavg", clients=1, rounds=3, epochs=2, batch_size=16, lr=0.05, dtype=short)
 
     model = build(session.setting.spec, seed=0)
     share = session.clients[0].indices
-    pixels = session.setting.normalisation.apply(torch.from_numpy(images.train.images), torch.float32)
+    pixels = session.setting.normalisation.apply(torch.from_numpy(images.train.images), dtype)
     labels = torch.from_numpy(images.train.labels)
     for t in range(3):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-5)
@@ -47,7 +50,7 @@ def test_one_client_is_plain_sgd_with_momentum_zeroed_each_round(train: Train) -
                 F.cross_entropy(logits, labels[batch]).backward()
                 optimizer.step()
     expected = torch.cat([p.detach().flatten() for p in model.parameters()])
-    assert torch.equal(session.state.weights.params, expected)
+    assert float((session.state.weights.params - expected).norm() / expected.norm()) <= most
 
 
 def test_it_learns(train: Train) -> None:

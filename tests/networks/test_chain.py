@@ -9,6 +9,10 @@ from torch import Tensor, nn
 from fedproc.kernels import cpu
 from fedproc.networks import NetworkSpec, build
 from fedproc.networks.chain import Chain
+from fedproc.networks.flat import Layout
+from fedproc.networks.layers import ConvReluPool, Linear
+from fedproc.networks.network import Network
+from fedproc.protocol.weights import Weights
 
 without = cpu.missing()
 pytestmark = pytest.mark.skipif(without is not None, reason=f"no C kernels here: {without}")
@@ -21,7 +25,7 @@ def losses(kind: str, z: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("kind", ["logits", "z", "both"])
 @pytest.mark.parametrize("normalize_z", [False, True])
-@pytest.mark.parametrize(("channels", "side", "batch"), [(3, 32, 10), (1, 28, 7), (3, 20, 1)])
+@pytest.mark.parametrize(("channels", "side", "batch"), [(3, 32, 10), (1, 28, 7), (3, 20, 1), (1, 16, 70)])
 def test_the_same_gradients(kind: str, normalize_z: bool, channels: int, side: int, batch: int) -> None:
     network = build(NetworkSpec("simple-cnn", 64, channels, side, 10, normalize_z), 3)
     made = torch.Generator().manual_seed(0)
@@ -29,24 +33,74 @@ def test_the_same_gradients(kind: str, normalize_z: bool, channels: int, side: i
     labels = torch.randint(0, 10, (batch,), generator=made)
     z, logits = network(images)
     wanted = torch.autograd.grad(losses(kind, z, logits, labels), list(network.parameters()), materialize_grads=True)
-    chain = Chain.of(network)
+    layout = Layout.of(network)
+    weights, chain = layout.read(network), Chain.of(network, layout, channels, side)
     assert chain is not None
-    for parameter in network.parameters():
-        parameter.grad = torch.full_like(parameter, 7.0)  # what is there is replaced
-    own_z, own_logits = chain.forward(images)
-    assert torch.equal(own_z, z) and torch.equal(own_logits, logits)
-    chain.backward(losses(kind, own_z, own_logits, labels))
-    for (name, parameter), expected in zip(network.named_parameters(), wanted, strict=True):
-        assert parameter.grad is not None
+    gradient = torch.full_like(weights.params, 7.0)  # what is there is replaced
+    own_z, own_logits = chain.forward(weights.params, images)
+    torch.testing.assert_close(own_z, z, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(own_logits, logits, rtol=1e-5, atol=1e-6)
+    chain.gradient(weights.params, gradient, losses(kind, own_z, own_logits, labels))
+    found = layout.named(Weights(gradient, weights.buffers, weights.counters))
+    for (name, _), expected in zip(network.named_parameters(), wanted, strict=True):
         size = float(expected.norm())
-        assert float((parameter.grad - expected).norm()) <= 1e-6 * size, name
+        assert float((found[name] - expected).norm()) <= 1e-5 * size, name
         assert size > 0 or (kind == "z" and name.startswith("classifier")), name
+    plain = chain.outputs(weights.params, images)
+    assert torch.equal(plain[0], own_z) and torch.equal(plain[1], own_logits)
+
+
+def small(*layers: nn.Module, features: int, normalize_z: bool = False) -> Network:
+    torch.manual_seed(0)
+    return Network(nn.Sequential(*layers), features, 3, normalize_z)
+
+
+@pytest.mark.parametrize("normalize_z", [False, True])
+def test_other_chains(normalize_z: bool) -> None:
+    """No convolution, layers narrower than a vector, a convolution without a second one."""
+    for network, shape in (
+        (small(nn.Flatten(), Linear(12, 5, relu=True), features=5, normalize_z=normalize_z), (3, 2, 2)),
+        (small(ConvReluPool(2, 9, 3), nn.Flatten(), features=81, normalize_z=normalize_z), (2, 8, 8)),
+    ):
+        layout, images, labels = Layout.of(network), torch.randn(9, *shape), torch.arange(9) % 3
+        weights, chain = layout.read(network), Chain.of(network, layout, *shape[:2])
+        assert chain is not None
+        gradient = torch.full_like(weights.params, 7.0)
+        chain.gradient(weights.params, gradient, losses("both", *chain.forward(weights.params, images), labels))
+        losses("both", *network(images), labels).backward()  # type: ignore[no-untyped-call]
+        wanted = torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
+        torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_a_sample_is_the_same_in_every_batch() -> None:
+    network = build(NetworkSpec("simple-cnn", 64, 1, 28, 10, True), 3)
+    layout, images = Layout.of(network), torch.randn(133, 1, 28, 28)
+    chain, params = Chain.of(network, layout, 1, 28), layout.read(network).params
+    assert chain is not None
+    whole, _ = chain.outputs(params, images)
+    for first, count in ((0, 1), (60, 10), (100, 33)):
+        assert torch.equal(chain.outputs(params, images[first : first + count])[0], whole[first : first + count])
+
+
+def test_images_of_another_size_are_refused() -> None:
+    network = build(NetworkSpec("simple-cnn", 64, 1, 28, 10, False), 3)
+    layout = Layout.of(network)
+    chain = Chain.of(network, layout, 1, 28)
+    assert chain is not None
+    with pytest.raises(ValueError, match="expected 784 values"):
+        chain.forward(layout.read(network).params, torch.zeros(2, 1, 20, 20))
+
+
+def test_frozen_layers_are_left_to_autograd() -> None:
+    simple = build(NetworkSpec("simple-cnn", 64, 3, 32, 10, False), 0)
+    next(simple.encoder.parameters()).requires_grad_(False)
+    assert Chain.of(simple, Layout.of(simple), 3, 32) is None
 
 
 def test_other_networks_are_left_to_autograd() -> None:
     resnet = build(NetworkSpec("resnet18", 8, 3, 32, 10, False), 0)
-    assert Chain.of(resnet) is None
+    assert Chain.of(resnet, Layout.of(resnet), 3, 32) is None
     simple = build(NetworkSpec("simple-cnn", 64, 3, 32, 10, False), 0)
     assert isinstance(simple.encoder, nn.Sequential)
     simple.encoder.append(nn.Dropout(0.5))
-    assert Chain.of(simple) is None
+    assert Chain.of(simple, Layout.of(simple), 3, 32) is None

@@ -1,8 +1,8 @@
-"""A client's training step on a CPU core, in C: its batch, small convolutions with relu and pooling, the contrast
-with prototypes, the update.
+"""A client's training step on a CPU core, in C: its batch, chains of small layers forwards and backwards, losses with
+their slopes, the update.
 
-The C file is compiled for this machine when first used (one second), and cached. Without a compiler
-torch does the work. Calls release Python's global lock, so clients on other threads go on meanwhile.
+The C files are compiled for this machine when first used (a second or two), and cached. Without a compiler torch
+does the work. Calls release Python's global lock, so clients on other threads go on meanwhile.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,14 @@ from torch import Tensor
 from fedproc.cache import cache_folder
 from fedproc.kernels import DRAWN
 
-SOURCE = Path(__file__).with_name("cpu.c")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("cpu.c", "conv.c", "chain.c"))
+HEADER = Path(__file__).with_name("cpu.h")
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
 SHARED = ("-fPIC", "-shared")
-MOST_SIDE = 8  # of a convolution
+MOST_SIDE = 7  # of a convolution
+CONVOLUTION, LINEAR, LINEAR_RELU, UNIT = range(4)  # layers of a chain
+BLOCK = 64  # images that go through a chain together where no gradient is wanted
+WIDEST = 16  # floats of the longest vector
 
 
 _thread = threading.local()
@@ -57,7 +61,8 @@ def _compiled(compiler: str) -> Path:
     """
     processor = _processor()
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True, timeout=20).stdout
-    made_from = "\n".join([SOURCE.read_text(), version, processor, *FLAGS])
+    texts = [source.read_text() for source in (HEADER, *SOURCES)]
+    made_from = "\n".join([*texts, version, processor, *FLAGS])
     name = f"cpu-{hashlib.sha256(made_from.encode()).hexdigest()[:16]}.so"
     path = cache_folder() / "kernels" / name
     digest = path.with_suffix(".sha256")
@@ -65,7 +70,7 @@ def _compiled(compiler: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             made = Path(folder) / name
-            words = [compiler, *FLAGS, *SHARED, str(SOURCE), "-lm", "-o", str(made)]
+            words = [compiler, *FLAGS, *SHARED, *map(str, SOURCES), "-lm", "-o", str(made)]
             subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
             noted = Path(folder) / digest.name
             noted.write_text(_sha256(made))
@@ -122,17 +127,54 @@ def usable(tensor: Tensor) -> bool:
     return missing() is None and not torch.compiler.is_compiling()
 
 
-def _call(name: str, *arguments: object) -> None:
-    """Call a function of the library: tensors as pointers, None as null."""
+TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int, "f": ctypes.c_float, "u": ctypes.c_ulong}
+TAKEN = {  # by the functions: pointers, integers, floats, words of 64 bits
+    "conv_relu_pool": "pppppiiiiii",
+    "conv_relu_pool_backward": "pppppppiiiiii",
+    "chain_forward": "ppppppppii",
+    "chain_backward": "ppppppppppiii",
+    "take_batch": "pppppppppppppppiiiiii",
+    "contrast": "pppppppppiiif",
+    "contrast_mean": "pppppppiiiiff",
+    "cross_entropies": "pppppii",
+    "cross_entropy_mean": "pppppiiif",
+    "class_sums": "pppppiii",
+    "sgd": "pppifff",
+    "hash_bits": "ppuii",
+    "hash_draws": "pppuiii",
+}
+
+
+class Layer(ctypes.Structure):
+    """A layer as chain.c has it: its kind, how many values an image has before and after it, where its weights and its
+    bias begin in the flat parameters; of a convolution the image's channels, height and width, its filters, their side.
+    """
+
+    kind: int
+    inputs: int
+    outputs: int
+    _fields_ = tuple(
+        (name, ctypes.c_int)
+        for name in (
+            *("kind", "inputs", "outputs", "weight", "bias"),
+            *("channels", "height", "width", "filters", "side"),
+        )
+    )
+
+
+@cache
+def _function(name: str) -> Any:
     library = _library()[0]
     assert library is not None
-    ready: list[object] = []
-    for argument in arguments:
-        if argument is None or isinstance(argument, Tensor):
-            ready.append(ctypes.c_void_p(None if argument is None else argument.data_ptr()))
-        else:
-            ready.append(ctypes.c_float(argument) if isinstance(argument, float) else argument)
-    if getattr(library, name)(*ready):
+    function = getattr(library, name)
+    function.argtypes = [TYPES[letter] for letter in TAKEN[name]]
+    return function
+
+
+def call(name: str, *arguments: object) -> None:
+    """Call a function of the library: tensors as pointers, None as null."""
+    ready = [argument.data_ptr() if isinstance(argument, Tensor) else argument for argument in arguments]
+    if _function(name)(*ready):
         raise MemoryError(f"no memory for {name}")
 
 
@@ -167,7 +209,7 @@ def conv_relu_pool_won(x: Tensor, w: Tensor, bias: Tensor) -> tuple[Tensor, Tens
     """`conv_relu_pool` and which place of each window won, all of them contiguous."""
     y = torch.empty(_pooled(x, w))
     won = torch.empty(y.shape, dtype=torch.int8)
-    _call("conv_relu_pool", x, w, bias, y, won, *_sizes(x, w))
+    call("conv_relu_pool", x, w, bias, y, won, *_sizes(x, w))
     return y, won
 
 
@@ -176,7 +218,7 @@ def conv_relu_pool_backward(
 ) -> Tensor | None:
     """Writes the gradients of w and bias; gives that of x, if it is needed. All are contiguous."""
     dx = torch.empty_like(x) if needs_x else None
-    _call("conv_relu_pool_backward", x, w, g, won, dw, db, dx, *_sizes(x, w))
+    call("conv_relu_pool_backward", x, w, g, won, dw, db, dx, *_sizes(x, w))
     return dx
 
 
@@ -187,8 +229,30 @@ def conv_relu_pool(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
         y = ConvReluPool.apply(x, w, bias)
         return y
     y = torch.empty(_pooled(x, w))
-    _call("conv_relu_pool", x.contiguous(), w.contiguous(), bias.contiguous(), y, None, *_sizes(x, w))
+    call("conv_relu_pool", x.contiguous(), w.contiguous(), bias.contiguous(), y, None, *_sizes(x, w))
     return y
+
+
+class CrossEntropies(torch.autograd.Function):
+    """`cross_entropies` with its gradient, which comes of the same pass."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
+        loss, slope = torch.empty(len(logits)), torch.empty(logits.shape)
+        call("cross_entropies", logits.contiguous(), labels.contiguous(), None, loss, slope, *logits.shape)
+        ctx.save_for_backward(slope)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        (slope,) = ctx.saved_tensors
+        return slope * g.unsqueeze(-1), None
+
+
+def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropies (B,) of logits (B, K)."""
+    losses: Tensor = CrossEntropies.apply(logits, labels)
+    return losses
 
 
 class Contrast(torch.autograd.Function):
@@ -201,11 +265,10 @@ class Contrast(torch.autograd.Function):
         given = (z, labels, prototypes, known, offset)
         plain = [None if tensor is None else tensor.contiguous() for tensor in given]
         loss, counted, slope = torch.empty(len(z)), torch.empty(len(z), dtype=torch.bool), torch.empty(z.shape)
-        left_out = ctypes.c_int()
-        sizes = (len(z), *prototypes.shape)
-        _call("contrast", *plain, loss, counted, slope, ctypes.byref(left_out), *sizes, float(tau))
+        left_out = torch.zeros(1, dtype=torch.int32)
+        call("contrast", *plain, loss, counted, slope, left_out, len(z), *prototypes.shape, tau)
         ctx.save_for_backward(slope)
-        if not left_out.value:
+        if not int(left_out):
             return loss, None
         ctx.mark_non_differentiable(counted)
         return loss, counted
@@ -226,38 +289,86 @@ def contrasts(
     return found
 
 
-def take_batch(
-    images: Tensor,
-    index: Tensor,
-    draws: Mapping[str, Tensor],
-    turns: tuple[Tensor, Tensor] | None,
-    levels: tuple[Tensor, Tensor],
-    pad: str | None,
-    width: int,
+class Batches:
+    """Images (B, C, H, W) of float32 for the steps of a plan, by index (S, B) into the bank of bytes, moved as drawn
+    (S, B) and normalised. They lie in one place: what a step is given is gone when the next one is.
+    """
+
+    def __init__(
+        self,
+        images: Tensor,
+        index: Tensor,
+        draws: Mapping[str, Tensor],
+        turns: tuple[Tensor, Tensor] | None,
+        levels: tuple[Tensor, Tensor],
+        pad: str | None,
+        width: int,
+    ) -> None:
+        drawn = [None if name not in draws else draws[name].contiguous() for name in DRAWN]
+        self._images, rows = images, [index.contiguous(), *drawn]
+        self._by_step = [None if each is None else each.unbind() for each in rows]
+        self._out = torch.empty(index.shape[1], *images.shape[1:])
+        self._tables = (*(turns if turns is not None else (None, None)), *levels)
+        self._sizes = (*self._out.shape, width, int(pad == "reflect"))
+
+    def __getitem__(self, step: int) -> Tensor:
+        here = [None if each is None else each[step] for each in self._by_step]
+        call("take_batch", self._images, *here, *self._tables, self._out, *self._sizes)
+        return self._out
+
+
+def cross_entropy_mean(
+    logits: Tensor, labels: Tensor, offset: Tensor | None, weight: float, sums: Tensor, term: int
 ) -> Tensor:
-    """Images (B, C, H, W) of float32, by index (B,) into the bank of bytes, moved as drawn (B,) and normalised."""
-    out = torch.empty(len(index), *images.shape[1:])
-    moves = [None if name not in draws else draws[name].contiguous() for name in DRAWN]
-    tables = turns if turns is not None else (None, None)
-    reflect = int(pad == "reflect")
-    _call("take_batch", images, index.contiguous(), *moves, *tables, *levels, out, *out.shape, width, reflect)
-    return out
+    """The slope (B, K) of weight times the mean cross-entropy of logits (B, K), plus an offset (K) if there is one. The
+    weighted mean is added to the first of the sums (N,) in float64, the mean itself to the term's.
+    """
+    slope = torch.empty(logits.shape)
+    whole = [None if each is None else each.contiguous() for each in (labels, offset)]
+    call("cross_entropy_mean", logits, *whole, slope, sums, term, *logits.shape, weight)
+    return slope
+
+
+def contrast_mean(
+    z: Tensor,
+    labels: Tensor,
+    prototypes: Tensor,
+    tau: float,
+    known: Tensor,
+    offset: Tensor | None,
+    weight: float,
+    sums: Tensor,
+    term: int,
+) -> Tensor:
+    """The same of the contrasts of z (B, Q), of those that count."""
+    slope = torch.empty(z.shape)
+    whole = [None if each is None else each.contiguous() for each in (labels, prototypes, known, offset)]
+    call("contrast_mean", z, *whole, slope, sums, term, len(z), *prototypes.shape, tau, weight)
+    return slope
+
+
+def class_sums(z: Tensor, labels: Tensor, classes: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Sums (K, Q) of z (B, Q) by class, in float64, and the counts (K)."""
+    sums, counts = torch.zeros(classes, z.shape[1], dtype=torch.float64), torch.zeros(classes, dtype=torch.int64)
+    given = (z.contiguous(), labels.contiguous(), None if mask is None else mask.contiguous())
+    call("class_sums", *given, sums, counts, len(z), *sums.shape)
+    return sums, counts
 
 
 def sgd_(params: Tensor, gradient: Tensor, velocity: Tensor, lr: float, momentum: float, decay: float) -> None:
     """One step of SGD on flat parameters, in place."""
-    _call("sgd", params, gradient, velocity, params.numel(), lr, momentum, decay)
+    call("sgd", params, gradient, velocity, params.numel(), lr, momentum, decay)
 
 
 def bits(key: int, epochs: Tensor, wide: int) -> Tensor:
     """The streams' 64 bits at epochs (S,) and positions 0 to wide - 1, as int64 (S, wide)."""
     out = torch.empty(len(epochs), wide, dtype=torch.int64)
-    _call("hash_bits", epochs.contiguous(), out, ctypes.c_ulong(key), *out.shape)
+    call("hash_bits", epochs.contiguous(), out, key, *out.shape)
     return out
 
 
 def draws(key: int, epochs: Tensor, positions: Tensor, below: int) -> Tensor:
     """Integers below `below` at epochs (S,) and positions (S, B), as int16 (S, B)."""
     out = torch.empty(positions.shape, dtype=torch.int16)
-    _call("hash_draws", epochs.contiguous(), positions.contiguous(), out, ctypes.c_ulong(key), *out.shape, below)
+    call("hash_draws", epochs.contiguous(), positions.contiguous(), out, key, *out.shape, below)
     return out

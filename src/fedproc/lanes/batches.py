@@ -111,18 +111,32 @@ class Step:
 
 
 class Feed:
-    """Serves the steps of one client's plan."""
+    """Serves the steps of one client's plan. On a CPU a step's images last until the next one is asked for."""
 
     def __init__(self, setting: Setting, plan: Plan) -> None:
         self._setting, self._plan = setting, plan
         self.steps = int(plan.index.shape[0])
         self._cursor = torch.zeros(1, dtype=torch.int64, device=plan.index.device)
+        self._taken = _taken(setting, plan)
+        self._labels = () if self._taken is None else setting.train.labels[plan.index].unbind()
 
     def __getitem__(self, step: int) -> Step:
-        plan, here = self._plan, slice(step, step + 1)
+        plan = self._plan
+        mask = None if plan.mask is None else plan.mask[step]
+        if self._taken is not None:
+            return Step(self._taken[step], self._labels[step], mask, None)
+        here = slice(step, step + 1)
         draws = {name: values[here] for name, values in plan.draws.items()}
         images, labels = ready_images(self._setting, self._cursor, plan.index[here], draws)
-        return Step(images, labels, None if plan.mask is None else plan.mask[step], None)
+        return Step(images, labels, mask, None)
+
+
+def _taken(setting: Setting, plan: Plan) -> cpu.Batches | None:
+    """The plan's images where C takes them."""
+    levels, moves, images = _levels(setting), setting.augmentation, setting.train.images
+    if setting.spec.dtype != torch.float32 or not cpu.usable(levels[0]):
+        return None
+    return cpu.Batches(images, plan.index, plan.draws, moves.turns(images.device), levels, moves.pad, PAD)
 
 
 def _levels(setting: Setting) -> tuple[Tensor, Tensor]:
@@ -139,11 +153,6 @@ def ready_images(setting: Setting, cursor: Tensor, indices: Tensor, draws: Draws
 
         moves, turns = setting.augmentation, setting.augmentation.turns(bank.images.device)
         return batch(bank.images, bank.labels, cursor, indices, draws, turns, _levels(setting), moves.pad, PAD, dtype)
-    if dtype == torch.float32 and len(indices) == 1 and indices.dim() == 2 and cpu.usable(_levels(setting)[0]):
-        moves, moved = setting.augmentation, {name: values[0] for name, values in draws.items()}
-        turns = moves.turns(bank.images.device)
-        images = cpu.take_batch(bank.images, indices[0], moved, turns, _levels(setting), moves.pad, PAD)
-        return images, bank.labels.index_select(0, indices[0])
     index = indices.index_select(0, cursor).squeeze(0)
     moved = {name: values.index_select(0, cursor).flatten() for name, values in draws.items()}
     flat = index.flatten()

@@ -7,7 +7,7 @@ Shapes: ... lanes, B batch, K classes, Q features, P parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -19,12 +19,16 @@ from fedproc import kernels
 from fedproc.kernels.forks import at_once
 from fedproc.lanes.batches import Feed, Step
 from fedproc.lanes.setting import Job
+from fedproc.methods.checked_client import Loss
 from fedproc.methods.method import Batch, Local
 from fedproc.protocol.payload import Payload, Tensors
 from fedproc.protocol.task import Phase, Reply
 from fedproc.protocol.weights import Weights
 
 Outcome = tuple[Reply, Tensors]  # what a client answers, and the state it would have then
+
+
+Descend = Callable[[Tensor | None, Tensor | None], Tensor]
 
 
 class Net(Protocol):
@@ -40,6 +44,10 @@ class Net(Protocol):
 
     def gradient(self, total: Tensor) -> Tensor:
         """The gradient (..., P) of each lane's own loss (...,); it may be overwritten by the caller."""
+
+    @property
+    def descend(self) -> Descend | None:
+        """The same by the slopes of a loss by the last z and by the last logits; None where autograd has to find it."""
 
     def train(self, mode: bool) -> None:
         """Training or evaluation mode."""
@@ -86,6 +94,7 @@ class Stepper:
             for s in sections
         ]
         self._count = torch.zeros(lead, dtype=torch.float64, device=device)
+        self._descend = net.descend if len(sections) == 1 else None  # until a loss comes whose slopes are not known
         self._thorough = True  # in the first step what hooks give is checked
 
     def __call__(self, step: Step) -> None:
@@ -93,24 +102,19 @@ class Stepper:
         net, active = self._net, step.active
         buffers = None if active is None else net.weights.buffers.clone()
         counters = None if active is None else net.weights.counters.clone()
-        found = self._losses(step)
-        total = self._total(found)
+        gradient = self._gradient(step)
         with torch.no_grad():
-            gradient = net.gradient(total)
             if self._setting.method.moves:
                 gradient = self._second_gradient(step, gradient)
             alone = len(self._sections) == 1
             for section in self._sections:
-                part = gradient[section.at]
+                part = gradient if alone else gradient[section.at]
                 corrected = section.job.setting.method.correct(part, section.local, self._thorough)
                 if corrected is not part and not alone:
                     part.copy_(corrected)
                 elif corrected is not part:
                     gradient = corrected
             self._update(gradient, active)
-            for section, sums, (own, terms) in zip(self._sections, self._sums, found, strict=True):
-                here = None if active is None else active[section.at]
-                note(sums, self._count[section.at], here, (own, *terms))
             self._thorough = False
             if active is None or buffers is None or counters is None:
                 return
@@ -120,19 +124,57 @@ class Stepper:
                     now.copy_(torch.where(working, now, before))
 
     def _update(self, gradient: Tensor, active: Tensor | None) -> None:
-        params, gradient = self._net.weights.params[..., self._trained], gradient[..., self._trained]
+        params = self._net.weights.params
+        if self._trained != slice(0, None):
+            params, gradient = params[..., self._trained], gradient[..., self._trained]
         if self._adds_up:
             self._state["velocity"] += gradient if active is None else torch.where(active.unsqueeze(-1), gradient, 0.0)
         else:
             self._setting.optimizer.step_(params, gradient, self._state, self._lr, active)
 
-    def _losses(self, step: Step) -> list[tuple[Tensor, Sequence[Tensor]]]:
-        """Each section's loss (...,) and its terms."""
+    def _gradient(self, step: Step) -> Tensor:
+        """The gradient (..., P) of the losses, which are noted; of the last z alone, which the next may overwrite."""
+        batches = self._batches(step)
+        if self._descend is not None and step.mask is None and step.active is None:
+            (section,), (batch,) = self._sections, batches
+            method = section.job.setting.method
+            terms = method.terms(batch, section.local, self._thorough)
+            slopes = method.slopes(batch, terms, self._sums[0])
+            if slopes is not None:
+                self._count += 1
+                return self._descend(*slopes)
+            self._descend = None
+            found = [method.total(batch, terms, self._thorough)]
+        else:
+            found = self._losses(batches)
+        total = self._total(found)
+        with torch.no_grad():
+            for section, sums, (own, parts) in zip(self._sections, self._sums, found, strict=True):
+                here = None if step.active is None else step.active[section.at]
+                note(sums, self._count[section.at], here, (own, *parts))
+            return self._net.gradient(total)
+
+    def _batches(self, step: Step) -> list[Batch]:
+        """What each section's loss sees."""
         outputs = self._shares(*self._net.forward(step.images, step.mask))
-        return at_once([partial(self._loss, s, step, *own) for s, own in zip(self._sections, outputs, strict=True)])
+        return [self._batch(section.at, step, *own) for section, own in zip(self._sections, outputs, strict=True)]
+
+    def _batch(self, at: Any, step: Step, z: Tensor, logits: Tensor) -> Batch:
+        mask, net = None if step.mask is None else step.mask[at], self._net
+        labels = step.labels if at is ... else step.labels[at]
+        return Batch(z, logits, labels, mask, lambda weights: net.frozen(weights, step.images[at]))
+
+    def _losses(self, batches: Sequence[Batch]) -> list[Loss]:
+        """Each section's loss (...,) and its terms."""
+        return at_once(
+            [
+                partial(section.job.setting.method.loss, batch, section.local, self._thorough)
+                for section, batch in zip(self._sections, batches, strict=True)
+            ]
+        )
 
     @staticmethod
-    def _total(found: Sequence[tuple[Tensor, Sequence[Tensor]]]) -> Tensor:
+    def _total(found: Sequence[Loss]) -> Tensor:
         return found[0][0] if len(found) == 1 else torch.cat([each for each, _ in found])
 
     def _second_gradient(self, step: Step, gradient: Tensor) -> Tensor:
@@ -143,7 +185,7 @@ class Stepper:
             moved = section.job.setting.method.displace(gradient[section.at], section.local, self._thorough)
             weights.params.data[section.at].add_(moved)
         with torch.enable_grad():
-            total = self._total(self._losses(step))
+            total = self._total(self._losses(self._batches(step)))
         second = self._net.gradient(total)
         weights.params.data.copy_(held.params)
         weights.buffers.copy_(held.buffers)
@@ -156,12 +198,6 @@ class Stepper:
             return [(z, logits)]
         lanes = [section.at.stop - section.at.start for section in self._sections]
         return list(zip(z.split_with_sizes(lanes), logits.split_with_sizes(lanes), strict=True))
-
-    def _loss(self, section: Section, step: Step, z: Tensor, logits: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
-        at, net = section.at, self._net
-        mask = None if step.mask is None else step.mask[at]
-        batch = Batch(z, logits, step.labels[at], mask, lambda weights: net.frozen(weights, step.images[at]))
-        return section.job.setting.method.loss(batch, section.local, self._thorough)
 
     def clear(self, lane: Any, section: int, place: Any) -> None:
         """Forget the losses of a lane, which is at `place` of its section: another client comes into it."""

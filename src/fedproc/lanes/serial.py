@@ -25,7 +25,7 @@ from fedproc.kernels import cpu
 from fedproc.lanes.batches import Feed, training_plan
 from fedproc.lanes.evaluate import evaluate
 from fedproc.lanes.executor import Done, LaneError, answered
-from fedproc.lanes.local import Outcome, numbers, outcome, train_lanes
+from fedproc.lanes.local import Descend, Outcome, numbers, outcome, train_lanes
 from fedproc.lanes.passes import means_of
 from fedproc.lanes.setting import Job, Setting
 from fedproc.methods.method import Local
@@ -49,9 +49,10 @@ class SerialNet:
         self._layout = setting.layout
         self._short = kernels.precision() == "bf16" and setting.spec.dtype == torch.float32
         self._gradient = torch.zeros_like(self.weights.params)
+        self._chain: Chain | None = None
         if self._short:
             return
-        self._chain = Chain.of(self.module)
+        self._chain = Chain.of(self.module, self._layout, setting.spec.channels, setting.spec.side)
         setting.layout.bind(self.module, self.weights)
         named = setting.layout.named(Weights(self._gradient, self.weights.buffers, self.weights.counters))
         for name, parameter in self.module.named_parameters():
@@ -66,9 +67,13 @@ class SerialNet:
     def forward(self, images: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         if self._short:
             return self._rounded(self.weights, images, mask)
-        self._by_hand = self._chain is not None and torch.is_grad_enabled() and cpu.usable(images)
-        z, logits = self._chain.forward(images) if self._chain and self._by_hand else self.module(images, mask)
-        return z, logits
+        by_hand = self._chain is not None and cpu.usable(images)
+        self._by_hand = by_hand and torch.is_grad_enabled()
+        if self._chain is None or not by_hand:
+            return self.module(images, mask)  # type: ignore[no-any-return]
+        if self._by_hand:
+            return self._chain.forward(self.weights.params, images)
+        return self._chain.outputs(self.weights.params, images)
 
     def frozen(self, weights: Weights, images: Tensor) -> tuple[Tensor, Tensor]:
         training = self.module.training
@@ -103,12 +108,21 @@ class SerialNet:
                 found = torch.autograd.grad(total, self._leaves, materialize_grads=True)
             self._layout.write(self._gradient, found)
             return self._gradient
-        if self._chain and self._by_hand:
-            self._chain.backward(total)
+        if self._chain is not None and self._by_hand:
+            self._chain.gradient(self.weights.params, self._gradient, total)
             return self._gradient
         self._gradient.zero_()
         with torch.enable_grad():
             total.backward()  # type: ignore[no-untyped-call]
+        return self._gradient
+
+    @property
+    def descend(self) -> Descend | None:
+        return None if self._chain is None or not cpu.usable(self._gradient) else self._descended
+
+    def _descended(self, by_z: Tensor | None, by_logits: Tensor | None) -> Tensor:
+        assert self._chain is not None
+        self._chain.backward(self.weights.params, self._gradient, by_z, by_logits)
         return self._gradient
 
     def train(self, mode: bool) -> None:

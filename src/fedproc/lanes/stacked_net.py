@@ -31,6 +31,8 @@ class _Leaves:
 class StackedNet:
     """Weights (L, P), (L, F), (L, C)."""
 
+    descend = None
+
     def __init__(self, setting: Setting, weights: Weights) -> None:
         self.module = copy.deepcopy(setting.network).to(setting.device)
         self.weights = Weights(weights.params.requires_grad_(), weights.buffers, weights.counters)

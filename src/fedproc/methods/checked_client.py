@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from fedproc import optimizers
 from fedproc.kernels.forks import at_once
 from fedproc.methods.checked import Checked, alike, kind, same_weights
+from fedproc.methods.known import Slopes, slopes
 from fedproc.methods.method import Batch, Local, Method, Term
 from fedproc.protocol.payload import Tensors
 from fedproc.protocol.weights import Shared, Weights
@@ -68,6 +69,10 @@ class CheckedClient(Checked):
         """What each client minimises (...,), and its terms without their weights, each (...,). Steps after a client's
         first one need not be checked as thoroughly.
         """
+        return self.total(batch, self.terms(batch, local, thorough), thorough)
+
+    def terms(self, batch: Batch, local: Local, thorough: bool = True) -> list[Term]:
+        """The terms of the loss, in order."""
         if thorough:
             found = self._call("loss", batch, local, held=[local])
             self._names = names = self.term_names()
@@ -78,7 +83,15 @@ class CheckedClient(Checked):
             names = self._names
             with self._naming("loss"):
                 found = self.method.loss(batch, local)
-        terms = [term if isinstance(term, Term) else Term(term) for term in (found[name] for name in names)]
+        return [term if isinstance(term, Term) else Term(term) for term in (found[name] for name in names)]
+
+    def slopes(self, batch: Batch, terms: Sequence[Term], sums: Tensor) -> Slopes | None:
+        """The slopes of the loss by z and logits, where they are known; its numbers are added to the sums."""
+        return slopes(terms, batch, sums)
+
+    def total(self, batch: Batch, terms: Sequence[Term], thorough: bool = True) -> Loss:
+        """What `loss` gives, of its terms."""
+        names = self._names
         part = partial(self._part, batch, thorough)
         waiting = [place for place, term in enumerate(terms) if callable(term.values)]
         parts = {

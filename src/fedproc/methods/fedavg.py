@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from fedproc import kernels
+from fedproc.kernels import cpu
 from fedproc.methods.method import Batch, Local, Method, Term, Terms
 
 
@@ -22,14 +26,34 @@ class FedAvg(Method):
         return (*super().term_names(), "cross_entropy")
 
     def loss(self, batch: Batch, local: Local) -> Terms:
-        cross_entropy = Term(lambda: cross_entropies(self.logits(batch, local), batch.labels))
-        return {**super().loss(batch, local), "cross_entropy": cross_entropy}
+        own = type(self).logits is FedAvg.logits
+        values = CrossEntropy(
+            partial(self.logits, batch, local), batch.labels, own, self._offset(local) if own else None
+        )
+        return {**super().loss(batch, local), "cross_entropy": Term(values)}
 
     def logits(self, batch: Batch, local: Local) -> Tensor:
-        logits = super().logits(batch, local)
-        if self.client.calibrate:
-            logits = logits + self.client.calibrate * local.log_shares.unsqueeze(-2)
-        return logits
+        logits, offset = super().logits(batch, local), self._offset(local)
+        return logits if offset is None else logits + offset.unsqueeze(-2)
+
+    def _offset(self, local: Local) -> Tensor | None:
+        """What calibration adds to the logits (..., K)."""
+        return self.client.calibrate * local.log_shares if self.client.calibrate else None
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """The values of a term that is a cross-entropy. Of the batch's own logits, plus an offset (..., K) if there is one,
+    the slope is known (methods/known.py).
+    """
+
+    logits: Callable[[], Tensor]
+    labels: Tensor
+    own: bool = False
+    offset: Tensor | None = None
+
+    def __call__(self) -> Tensor:
+        return cross_entropies(self.logits(), self.labels)
 
 
 def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
@@ -38,4 +62,6 @@ def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
         from fedproc.kernels import losses
 
         return losses.cross_entropies(logits, labels)
+    if logits.dim() == 2 and cpu.usable(logits):
+        return cpu.cross_entropies(logits, labels)
     return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none").view(labels.shape)

@@ -189,11 +189,7 @@ class Prototypical(AveragesMeans):
         known, alpha, gamma = local.sent["known"], local.settings["alpha"], self.client.calibrate_prototypes
         offset = gamma * local.log_shares if gamma else None
 
-        def pull() -> tuple[Tensor, Tensor | None]:
-            return prototypes.contrast(
-                batch.z, batch.labels, local.sent["prototypes"], self.options.tau, known, offset
-            )  # fmt: skip
-
+        pull = prototypes.Contrast(batch.z, batch.labels, local.sent["prototypes"], self.options.tau, known, offset)
         cross_entropy = above["cross_entropy"]
         whole = cross_entropy if isinstance(cross_entropy, Term) else Term(cross_entropy)
         weight = self.cross_entropy_weight(alpha)

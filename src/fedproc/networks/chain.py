@@ -1,115 +1,147 @@
-"""A network that is a plain chain of small layers, sent forwards and backwards by hand on a CPU core.
+"""A network that is a plain chain of small layers, sent forwards and backwards by one call of C each, on a CPU core.
 
-With batches of ten a step of the simple CNN is so short that autograd and modules keeping their books are a quarter of
-it. Here autograd sees the losses alone, from z and logits on; the products are those of torch's own gradients.
-Shapes: B batch, K classes, Q features.
+With batches of ten a step of the simple CNN is so short that modules, autograd and single products keeping their books
+are most of it. Here autograd sees the losses alone, from z and logits on, and not even those whose slopes are known
+(methods/known.py). Shapes: B batch, K classes, Q features, P parameters.
 """
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from torch import Tensor, nn
 
 from fedproc.kernels import cpu
+from fedproc.networks.flat import Layout
 from fedproc.networks.layers import ConvReluPool, Linear
 from fedproc.networks.network import Network
-from fedproc.prototypes import unit
+
+MOST_ROOMS = 4  # sizes of batches whose memory is kept
 
 
 @dataclass(frozen=True)
-class _Pass:
-    """What the way back needs: of each layer what entered and what it gave (of a convolution which places won), and
-    where autograd begins. `raw` is z before it is given length 1, where it is.
+class _Room:
+    """Memory for a batch: what layers give, which places of convolutions' windows won, what a layer needs for the time
+    being, z and logits with what they are given a gradient through.
     """
 
-    entered: list[Tensor]
-    gave: list[Tensor]
-    raw: Tensor
-    unit_z: Tensor | None
+    gave: Tensor
+    won: Tensor
+    scratch: Tensor
     z: Tensor
     logits: Tensor
 
 
 class Chain:
-    """A network's layers in their order, whose gradients are written into their parameters' `grad`."""
+    """A network's layers in their order, which read flat parameters (P,) and write a flat gradient (P,)."""
 
-    def __init__(self, network: Network, layers: list[ConvReluPool | Linear]) -> None:
-        self._layers, self._classifier, self._normalize = layers, network.classifier, network.normalize_z
-        self._last: _Pass | None = None
+    def __init__(self, layers: Sequence[cpu.Layer]) -> None:
+        self._layers = (cpu.Layer * len(layers))(*layers)
+        self._at, self._count = ctypes.addressof(self._layers), len(layers)
+        self._gave = sum(layer.outputs for layer in layers)
+        self._won = sum(layer.outputs for layer in layers if layer.kind == cpu.CONVOLUTION)
+        self._widest = max(max(layer.inputs, layer.outputs) for layer in layers)
+        self._inputs, self._features, self._classes = layers[0].inputs, layers[-1].inputs, layers[-1].outputs
+        self._rooms: dict[int, _Room] = {}
+        self._last: tuple[Tensor, _Room] | None = None  # a batch of images on its way back
 
     @classmethod
-    def of(cls, network: Network) -> Chain | None:
-        """None where the encoder is anything else than our own small layers, one after the other."""
-        if type(network.encoder) is not nn.Sequential:
+    def of(cls, network: Network, layout: Layout, channels: int, side: int) -> Chain | None:
+        """For images (B, channels, side, side). None where the encoder is anything else than our own small layers, one
+        after the other, or where not all of their parameters are trained.
+        """
+        if type(network.encoder) is not nn.Sequential or layout.channels_last:
             return None
-        layers: list[ConvReluPool | Linear] = []
-        for layer in (*network.encoder, *network.head):
-            if type(layer) is Linear or (type(layer) is ConvReluPool and layer.kernel_size[0] <= cpu.MOST_SIDE):
-                layers.append(layer)
-            elif type(layer) is not nn.Flatten:
-                return None
-        return cls(network, layers)
+        modules = [each for each in (*network.encoder, *network.head) if type(each) is not nn.Flatten]
+        if not all(_small(module) for module in modules):
+            return None
+        names = [name for name, _ in layout.params]
+        ends = [sum(prod(shape) for _, shape in layout.params[:place]) for place in range(len(names))]
+        try:
+            return cls(list(_layers(network, modules, dict(zip(names, ends, strict=True)), (channels, side, side))))
+        except KeyError:
+            return None
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """z (B, Q) and logits (B, K), of which the loss is to be made."""
-        entered, gave = [], []
-        with torch.no_grad():
-            x = images
-            for layer in self._layers:
-                x = x if isinstance(layer, ConvReluPool) else x.flatten(1)
-                entered.append(x)
-                if isinstance(layer, ConvReluPool):
-                    x, won = cpu.conv_relu_pool_won(x, layer.weight, _bias(layer))
-                    gave.append(won)
-                else:
-                    x = torch.addmm(layer.bias, x, layer.weight.t())
-                    gave.append(x.relu_() if layer.relu else x)
-        unit_z = unit(x.requires_grad_()) if self._normalize else None
-        z = (x if unit_z is None else unit_z).detach().requires_grad_()
-        with torch.no_grad():
-            logits = torch.addmm(self._classifier.bias, z, self._classifier.weight.t())
-        self._last = _Pass(entered, gave, x, unit_z, z, logits.requires_grad_())
+    def forward(self, params: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
+        """z (B, Q) and logits (B, K), of which a loss is to be made; they last until the next forward pass."""
+        room, images = self._room(len(images)), images.contiguous()
+        self._forward(params, images, room, room.won, room.z, room.logits)
+        self._last = images, room
+        return room.z, room.logits
+
+    def outputs(self, params: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
+        """z and logits without a gradient."""
+        batch, room = len(images), self._room(min(len(images), cpu.BLOCK))
+        z, logits = torch.empty(batch, self._features), torch.empty(batch, self._classes)
+        self._forward(params, images.contiguous(), room, None, z, logits)
         return z, logits
 
-    def backward(self, total: Tensor) -> None:
-        """The gradient of a loss that was made of the last z and logits, to all parameters."""
+    def backward(self, params: Tensor, gradient: Tensor, by_z: Tensor | None, by_logits: Tensor | None) -> None:
+        """Writes the gradient of a loss by those of the last z and logits; None: it does not depend on them."""
         assert self._last is not None
-        last, self._last = self._last, None
-        g, of_logits = torch.autograd.grad(total, (last.z, last.logits), allow_unused=True)
-        with torch.no_grad():
-            if of_logits is None:
-                for parameter in self._classifier.parameters():
-                    _grad(parameter).zero_()
-            else:
-                through = _linear_backward(self._classifier, last.z, of_logits)
-                g = through if g is None else g + through
-        if last.unit_z is not None:
-            (g,) = torch.autograd.grad(last.unit_z, last.raw, g)
-        with torch.no_grad():
-            for place in reversed(range(len(self._layers))):
-                layer, x, y = self._layers[place], last.entered[place], last.gave[place]
-                if isinstance(layer, Linear):
-                    g = _linear_backward(layer, x, torch.ops.aten.threshold_backward(g, y, 0) if layer.relu else g)
-                    continue
-                into = (_grad(layer.weight), _grad(_bias(layer)))
-                of_x = cpu.conv_relu_pool_backward(x, layer.weight, g.view(y.shape), y, *into, needs_x=place > 0)
-                g = g if of_x is None else of_x
+        (images, room), self._last = self._last, None
+        slopes = [None if slope is None else slope.contiguous() for slope in (by_logits, by_z)]
+        memory = (room.gave, room.won, room.z, *slopes, gradient, room.scratch)
+        cpu.call("chain_backward", self._at, params, images, *memory, self._count, self._widest, len(images))
+
+    def gradient(self, params: Tensor, gradient: Tensor, total: Tensor) -> None:
+        """The same of a loss that was made of the last z and logits."""
+        assert self._last is not None
+        _, room = self._last
+        self.backward(params, gradient, *torch.autograd.grad(total, (room.z, room.logits), allow_unused=True))
+
+    def _forward(
+        self, params: Tensor, images: Tensor, room: _Room, won: Tensor | None, z: Tensor, logits: Tensor
+    ) -> None:
+        if images.numel() != len(images) * self._inputs:
+            raise ValueError(f"images of {tuple(images.shape[1:])}: expected {self._inputs} values in each")
+        memory = (room.gave, won, z, logits, room.scratch)
+        cpu.call("chain_forward", self._at, params, images, *memory, self._count, len(images))
+
+    def _room(self, batch: int) -> _Room:
+        if batch not in self._rooms:
+            if len(self._rooms) == MOST_ROOMS:
+                self._rooms.clear()
+            self._rooms[batch] = _Room(
+                gave=torch.empty(batch * self._gave),
+                won=torch.empty(batch * self._won, dtype=torch.int8),
+                scratch=torch.empty(2 * self._widest * (batch + cpu.WIDEST)),
+                z=torch.empty(batch, self._features).requires_grad_(),
+                logits=torch.empty(batch, self._classes).requires_grad_(),
+            )
+        return self._rooms[batch]
 
 
-def _linear_backward(layer: Linear, x: Tensor, g: Tensor) -> Tensor:
-    """Gradients of weights and bias to their places; gives that of x."""
-    torch.mm(g.t(), x, out=_grad(layer.weight))
-    torch.sum(g, 0, out=_grad(layer.bias))
-    return g.mm(layer.weight)
+def _small(module: nn.Module) -> bool:
+    return type(module) is Linear or (type(module) is ConvReluPool and module.kernel_size[0] <= cpu.MOST_SIDE)
 
 
-def _bias(layer: ConvReluPool) -> Tensor:
-    assert layer.bias is not None
-    return layer.bias
+def _layers(
+    network: Network, modules: Sequence[nn.Module], places: Mapping[str, int], shape: tuple[int, ...]
+) -> Iterator[cpu.Layer]:
+    """The layers as C sees them; `places` says where parameters begin, by name, `shape` is an image's."""
+    names = {module: name for name, module in network.named_modules()}
 
+    def at(module: nn.Module) -> tuple[int, int]:
+        return places[f"{names[module]}.weight"], places[f"{names[module]}.bias"]
 
-def _grad(parameter: Tensor) -> Tensor:
-    assert parameter.grad is not None
-    return parameter.grad
+    def linear(module: Linear) -> cpu.Layer:
+        kind = cpu.LINEAR_RELU if module.relu else cpu.LINEAR
+        return cpu.Layer(kind, module.in_features, module.out_features, *at(module))
+
+    for module in modules:
+        if isinstance(module, Linear):
+            yield linear(module)
+        elif isinstance(module, ConvReluPool):
+            side = module.kernel_size[0]
+            pooled = (module.out_channels, *((each - side + 1) // 2 for each in shape[1:]))
+            sizes = (*shape, module.out_channels, side)
+            yield cpu.Layer(cpu.CONVOLUTION, prod(shape), prod(pooled), *at(module), *sizes)
+            shape = pooled
+    if network.normalize_z:
+        yield cpu.Layer(cpu.UNIT, network.classifier.in_features, network.classifier.in_features)
+    yield linear(network.classifier)

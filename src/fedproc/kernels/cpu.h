@@ -1,0 +1,43 @@
+/* What the C files share: vectors, as many values as a register holds, and the names of what one calls of another. */
+
+#ifndef FEDPROC_CPU_H
+#define FEDPROC_CPU_H
+
+typedef float v8 __attribute__((vector_size(32)));
+typedef float v8u __attribute__((vector_size(32), aligned(4)));
+typedef int i8 __attribute__((vector_size(32)));
+typedef float v16 __attribute__((vector_size(64)));
+typedef float v16u __attribute__((vector_size(64), aligned(4)));
+typedef int i16 __attribute__((vector_size(64)));
+
+#ifdef __AVX512F__
+enum { WIDE = 16 };
+typedef v16 wide;
+typedef v16u wide_u;
+typedef i16 wide_i;
+#else
+enum { WIDE = 8 };
+typedef v8 wide;
+typedef v8u wide_u;
+typedef i8 wide_i;
+#endif
+
+/* Places of two vectors, those of the second counted on. */
+#ifdef __clang__
+#define SHUFFLED(I, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLED(I, a, b, ...) __builtin_shuffle(a, b, (I){__VA_ARGS__})
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+#define SELECT(mask, a, b, I, V) ((V)(((mask) & (I)(a)) | (~(mask) & (I)(b))))
+
+int conv_relu_pool(const float *x, const float *w, const float *bias, float *y, signed char *won, int B, int C, int H,
+                   int W, int N, int SIDE);
+int conv_relu_pool_backward(const float *x, const float *w, const float *g, const signed char *won, float *dw, float *db,
+                            float *dx, int B, int C, int H, int W, int N, int SIDE);
+
+/* `to` is `vector` with length 1, or 0 where it has none; gives the length, in double, where squares of floats fit. */
+float unit(const float *vector, float *to, int n);
+
+#endif

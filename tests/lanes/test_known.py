@@ -1,0 +1,78 @@
+"""Losses whose slopes are known train as autograd would, and everything else is left to it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from conftest import Train, toy_images
+from torch import Tensor
+
+from fedproc.kernels import cpu
+from fedproc.lanes.serial import SerialNet
+from fedproc.methods.fedavg import CrossEntropy
+from fedproc.methods.known import slopes
+from fedproc.methods.method import Batch, Term
+from fedproc.prototypes import Contrast
+
+pytestmark = pytest.mark.skipif(cpu.missing() is not None, reason=f"no C kernels here: {cpu.missing()}")
+
+
+@pytest.mark.parametrize("calibrate", [0.0, 1.0])
+@pytest.mark.parametrize("method", ["fedavg", "fedproc", "fedprox", "scaffold", "fedsam"])
+def test_the_same_bits_as_autograd(
+    train: Train, monkeypatch: pytest.MonkeyPatch, method: str, calibrate: float
+) -> None:
+    given = {"network": "simple-cnn", "method": method, "calibrate": calibrate}
+    found = train(toy_images(absent=2), "serial", 1, **given)
+    monkeypatch.setattr(SerialNet, "descend", None)
+    expected = train(toy_images(absent=2), "serial", 1, **given)
+    assert torch.equal(found.state.weights.params, expected.state.weights.params)
+    for one, other in zip(found.records, expected.records, strict=True):
+        for name in ("train_loss", *(name for name in one if name.startswith("train_"))):
+            assert one[name] == pytest.approx(other[name], rel=1e-6)
+
+
+@pytest.mark.parametrize(("method", "known"), [("fedavg", True), ("fedproc", True), ("fedlc", False), ("moon", False)])
+def test_autograd_is_asked_where_it_must_be(
+    train: Train, monkeypatch: pytest.MonkeyPatch, method: str, known: bool
+) -> None:
+    asked: list[Tensor] = []
+    gradient = SerialNet.gradient
+
+    def watched(net: SerialNet, total: Tensor) -> Tensor:
+        asked.append(total)
+        return gradient(net, total)
+
+    monkeypatch.setattr(SerialNet, "gradient", watched)
+    train(toy_images(), "serial", 1, network="simple-cnn", method=method)
+    assert bool(asked) != known
+
+
+def batch(labels: Tensor) -> Batch:
+    made = torch.Generator().manual_seed(0)
+    z, logits = (torch.randn(len(labels), wide, generator=made) for wide in (19, 3))
+    return Batch(z, logits, labels, None, lambda weights: (z, logits))
+
+
+def test_more_than_is_known_is_left_alone() -> None:
+    b, sums = batch(torch.tensor([0, 2, 1])), torch.zeros(3, dtype=torch.float64)
+    known = CrossEntropy(lambda: b.logits, b.labels, own=True)
+    contrast = Contrast(b.z, b.labels, torch.ones(3, 19), 1.0, torch.ones(3, dtype=torch.bool))
+    unknown: list[list[Term]] = [
+        [Term(CrossEntropy(lambda: b.logits + 1, b.labels))],
+        [Term(CrossEntropy(lambda: b.logits, b.labels.flip(0), own=True))],
+        [Term(known, counted=torch.tensor([True, False, True]))],
+        [Term(known, torch.ones(2))],
+        [Term(known, torch.ones((), dtype=torch.float64))],
+        [Term(known), Term(known)],
+        [Term(lambda: b.logits.sum(dim=-1))],
+        [Term(known), Term(b.z.sum(dim=-1))],
+        [Term(Contrast(2 * b.z, b.labels, contrast.prototypes, 1.0, contrast.known))],
+        [Term(Contrast(b.z, b.labels, contrast.prototypes.double(), 1.0, contrast.known))],
+    ]
+    for terms in unknown:
+        assert slopes(terms, b, sums) is None and not bool(sums.any())
+    by_z, by_logits = slopes([Term(known, torch.tensor(0.25)), Term(contrast, 2)], b, sums) or (None, None)
+    assert by_z is not None and by_logits is not None
+    assert float(sums[0]) == pytest.approx(0.25 * float(sums[1]) + 2 * float(sums[2]))
+    assert slopes([Term(known)], b, torch.zeros(2, dtype=torch.float64)) is not None
