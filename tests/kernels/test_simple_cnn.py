@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 import torch
-from cuda_on_cpu import COMPILER, OnCpu
+from cuda_on_cpu import COMPILER, KERNELS_OF_SIMPLE_CNN, OnCpu
 from torch import Tensor
 from torch.func import functional_call, vmap
 
@@ -22,8 +22,6 @@ GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
 pytestmark = pytest.mark.skipif(not GPU and COMPILER is None, reason="neither a GPU nor a C++ compiler here")
 SHAPES = [(3, 32, 10), (1, 28, 10), (3, 33, 7)]
-HEADS = ("head_forward1", "head_forward2", "head_backward1", "head_backward2")
-KERNELS = ("conv_forward", *HEADS, "head_weights", "conv2_input", "conv2_weights", "conv1_weights", "fold")
 
 
 def network(channels: int, side: int, classes: int) -> Network:
@@ -38,7 +36,7 @@ def sizes(channels: int, side: int, classes: int) -> Sizes:
 @cache
 def kernels(channels: int, side: int, classes: int, processors: int = 1) -> SimpleCnn:
     of = sizes(channels, side, classes)
-    module = Module(SOURCE, of.defined(3)) if GPU else OnCpu(SOURCE, of.defined(3), KERNELS)
+    module = Module(SOURCE, of.defined(3)) if GPU else OnCpu(SOURCE, of.defined(3), KERNELS_OF_SIMPLE_CNN)
     return SimpleCnn(module, of, processors)
 
 

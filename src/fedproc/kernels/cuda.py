@@ -106,6 +106,16 @@ def _compiled(source: Path, defined: Mapping[str, int]) -> bytes:
     return binary
 
 
+def missing() -> str | None:
+    """Why nothing can be compiled here, or None."""
+    try:
+        _nvrtc()
+        ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return str(error)
+    return None
+
+
 def _nvrtc() -> ctypes.CDLL:
     """The library of torch's CUDA version: torch knows where it is, or it lies among the packages beside torch."""
     name = f"libnvrtc.so.{str(torch.version.cuda).partition('.')[0]}"

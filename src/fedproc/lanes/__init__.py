@@ -9,7 +9,7 @@ import torch
 
 from fedproc import kernels
 from fedproc.errors import InputError
-from fedproc.kernels import cpu
+from fedproc.kernels import cpu, cuda
 from fedproc.lanes.executor import Executor, LaneError
 from fedproc.lanes.local import Outcome
 from fedproc.lanes.serial import SerialExecutor
@@ -105,6 +105,8 @@ def choose(
         stacked.fixed = lanes != "auto"
         if on_gpu and (reason := kernels.missing()) is not None:
             stacked.notes.append(f"without own kernels, on torch's grouped convolutions: {reason}")
+        elif on_gpu and (reason := cuda.missing()) is not None:
+            stacked.notes.append(f"without the kernels of the whole simple CNN, layer by layer: {reason}")
         return stacked
     if kind == "streamed":
         if lanes != "auto" and int(lanes) > MOST_STREAMS:

@@ -39,8 +39,9 @@ class StackedNet:
         self._layout = setting.layout
         self._short = kernels.precision() == "bf16" and setting.device.type == "cuda"
         self._slope: Tensor | None = None
-        self._flat = FlatGradient(self.weights.params) if kernels.usable(self.weights.params) else None
         self._whole = _kernels_of(setting)
+        with_kernels = self._whole is not None or kernels.usable(self.weights.params)
+        self._flat = FlatGradient(self.weights.params) if with_kernels else None
         self._leaves: _Leaves | None = None
         self._call: Callable[..., Any] = vmap(self._one)
         self._call_without_mask: Callable[..., Any] = vmap(self._one_without_mask)

@@ -4,6 +4,7 @@
 #pragma once
 #define ON_CPU 1
 #include <math.h>
+#include <setjmp.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,15 +36,23 @@ static Index threadIdx, blockIdx, gridDim;
 static float* shared_memory;
 
 enum Wait { NOT, WARP, BLOCK, DONE };
-struct Fiber { ucontext_t context; Wait wait; int phase; std::vector<char> stack; };
+struct Fiber { ucontext_t context; jmp_buf at; bool begun; Wait wait; int phase; std::vector<char> stack; };
 static std::vector<Fiber> fibers;
-static ucontext_t scheduler;
+static jmp_buf scheduler;
+static ucontext_t outside;
 static float slots[2][32][32][8];  // [phase][warp][thread]
 
 inline void give_way(Wait why) {
   const int me = threadIdx.x;
   fibers[me].wait = why;
-  swapcontext(&fibers[me].context, &scheduler);
+  if (!_setjmp(fibers[me].at)) _longjmp(scheduler, 1);  // a context is changed once, since that is a system call
+}
+
+inline void go_on(Fiber& fiber) {
+  if (_setjmp(scheduler)) return;
+  if (fiber.begun) _longjmp(fiber.at, 1);
+  fiber.begun = true;
+  swapcontext(&outside, &fiber.context);
 }
 inline void __syncthreads() { give_way(BLOCK); }
 
@@ -95,7 +104,7 @@ void launch(void (*kernel)(A...), const int* grid, int threads, int shared, void
     blockIdx = {block % grid[0], block / grid[0], 0};
     std::fill(memory.begin(), memory.end(), NAN);  // what nobody wrote shows
     for (auto& fiber : fibers) {
-      fiber.wait = NOT, fiber.phase = 0, fiber.stack.resize(1 << 16);
+      fiber.wait = NOT, fiber.phase = 0, fiber.begun = false, fiber.stack.resize(1 << 16);
       getcontext(&fiber.context);
       fiber.context.uc_stack.ss_sp = fiber.stack.data(), fiber.context.uc_stack.ss_size = fiber.stack.size();
       fiber.context.uc_link = nullptr;
@@ -114,7 +123,7 @@ void launch(void (*kernel)(A...), const int* grid, int threads, int shared, void
       for (int warp = 0; warp < threads / 32; warp++)
         do {
           for (int i = warp * 32; i < warp * 32 + 32; i++)
-            if (fibers[i].wait == NOT) threadIdx = {i, 0, 0}, swapcontext(&scheduler, &fibers[i].context), moved = true;
+            if (fibers[i].wait == NOT) threadIdx = {i, 0, 0}, go_on(fibers[i]), moved = true;
         } while (release(warp * 32, 32, WARP));
       moved |= release(0, threads, BLOCK);
     }
