@@ -31,6 +31,7 @@ INSIDE = (
     "kernels/cpu.c",
     "kernels/conv.c",
     "kernels/chain.c",
+    "kernels/simple_cnn.cu",
 )
 LEFT_OUT = re.compile(r"/(\.venv|\.git|\.ci|site|checkpoint|__pycache__)/|docs/results/.*/(runs|seed-)|\.safetensors$")
 RELATIVE = re.compile(r"\]\((?!https?:|#|mailto:)[^)]*\)")
