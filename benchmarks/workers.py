@@ -19,38 +19,45 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 from common import Record, parser, save, show
 
 METHODS = ["fedavg", "fedprox", "scaffold", "moon", "fednova", "fedproc"]
-LINE = re.compile(r"^(\S+)\s+round (\d+)/\d+ ")
+POLL = 0.02  # seconds between looks at what rounds are done
 FULL = 100
 WARM = 2  # first rounds of a run that do not count
 
 
-def timed(words: list[str], mps: bool) -> tuple[float, dict[str, dict[int, float]], str | None]:
-    """The wall clock of a command, when each run had done which round, and its last words if it failed."""
+def timed(words: list[str], folder: Path, mps: bool) -> tuple[float, dict[str, dict[int, float]], str | None]:
+    """The wall clock of a command, when each run in its folder had done which round, its last words if it failed."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", **({} if mps else {"FEDPROC_MPS": "0"})}
-    began = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fedproc", *words],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
-    )  # fmt: skip
-    assert process.stdout is not None
     done: dict[str, dict[int, float]] = {}
-    said: list[str] = []
-    for line in process.stdout:
-        found = LINE.match(line)
-        if found:
-            done.setdefault(found[1], {})[int(found[2])] = time.perf_counter() - began
-        else:
-            said.append(line.rstrip())
-            if re.search(r"\bworkers\b", line) or line.startswith("one process"):
-                print(f"    {line.strip()}", flush=True)
-    process.wait()
-    return time.perf_counter() - began, done, None if process.returncode == 0 else "\n".join(said[-20:])
+    with tempfile.TemporaryFile("w+") as said:
+        began = time.perf_counter()
+        words = [sys.executable, "-m", "fedproc", *words, "--out", str(folder)]
+        process = subprocess.Popen(words, stdout=said, stderr=subprocess.STDOUT, text=True, env=environment)
+        ended = False
+        while not ended:
+            ended = process.poll() is not None
+            for path in folder.glob("*/seed-*/metrics.jsonl"):
+                of_run = done.setdefault(str(path.parent.relative_to(folder)), {})
+                for number in range(len(of_run) + 1, path.read_bytes().count(b"\n") + 1):
+                    of_run[number] = since(began)
+            time.sleep(POLL)
+        wall = since(began)
+        said.seek(0)
+        lines = said.read().splitlines()
+    for line in lines[:5]:
+        if re.search(r"\bworkers\b", line) or line.startswith("one process"):
+            print(f"    {line.strip()}", flush=True)
+    return wall, done, None if process.returncode == 0 else "\n".join(lines[-20:])
+
+
+def since(began: float) -> float:
+    return time.perf_counter() - began
 
 
 def paces(done: dict[str, dict[int, float]], groups: list[list[str]], rounds: int) -> list[float]:
@@ -85,8 +92,7 @@ def main() -> None:
         base += [f"--{pair}"]
     if not given.no_warm_up:
         wall, _, failed = timed(
-            [*base, "--seeds", "0", "--rounds", "1", "--workers", "1", "--fresh", "--out", str(given.folder / "warm")],
-            False,
+            [*base, "--seeds", "0", "--rounds", "1", "--workers", "1", "--fresh"], given.folder / "warm", False
         )
         print(f"warm-up: {wall:.1f} s", flush=True)
         if failed:
@@ -101,7 +107,7 @@ def main() -> None:
         folder = given.folder / f"{workers}-{'mps' if mps else 'turns'}"
         shutil.rmtree(folder, ignore_errors=True)
         words = [*base, "--seeds", *given.seeds, "--rounds", str(given.rounds), "--workers", str(workers)]
-        wall, done, failed = timed([*words, "--out", str(folder)], mps)
+        wall, done, failed = timed(words, folder, mps)
         longest = max(longest, wall)
         if failed is not None:
             print(f"{name}: failed\n{failed}", flush=True)
