@@ -69,7 +69,7 @@ def close(found: Tensor, expected: Tensor) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("batch", [1, 5, 34])
+@pytest.mark.parametrize("batch", [5, *(pytest.param(batch, marks=pytest.mark.slow) for batch in (1, 34))])
 def test_there_and_back(shape: tuple[int, int, int], batch: int) -> None:
     lanes = 2
     params, images = problem(lanes, batch, *shape)
