@@ -23,6 +23,7 @@ from fedproc.kernels.forks import at_once
 SOURCE = Path(__file__).with_name("simple_cnn.cu")
 THREADS, HEAD_THREADS = 256, 512
 IMAGES = 2  # that a block of the convolutions' kernels works on at a time
+BLOCKS = 2  # of these kernels that a processor holds
 CHANNELS = (6, 16)
 FEATURES = (120, 84, 84, 256)
 LAYERS = ("CONV1", "CONV2", "FC1", "FC2", "HEAD1", "HEAD2", "CLASSIFIER")
@@ -91,12 +92,12 @@ class Pass:
 
 
 @lru_cache(maxsize=16)
-def compiled(sizes: Sizes, precision: str) -> SimpleCnn | None:
-    """The kernels for such a network on the present GPU; None where they cannot be had."""
+def compiled(sizes: Sizes, precision: str, device: int) -> SimpleCnn | None:
+    """The kernels for such a network on this GPU, which is the present one; None where they cannot be had."""
     from fedproc.kernels.cuda import CudaError, Module
 
     products = 1 if precision == "tf32" else 3
-    properties: Any = torch.cuda.get_device_properties()
+    properties: Any = torch.cuda.get_device_properties(device)
     try:
         made = SimpleCnn(Module(SOURCE, sizes.defined(products)), sizes, properties.multi_processor_count)
     except (OSError, AttributeError, CudaError):
@@ -120,7 +121,8 @@ class SimpleCnn:
         """
         sizes = self._sizes
         images = images if images[0].is_contiguous() else images.contiguous()
-        params = params if params.stride(1) == 1 and params.data_ptr() % 8 == 0 else params.contiguous()
+        if params.stride(1) != 1 or params.data_ptr() % 8:
+            params = params.clone(memory_format=torch.contiguous_format)
         lanes, batch = images.shape[:2]
 
         def space(width: int) -> Tensor:
@@ -132,7 +134,7 @@ class SimpleCnn:
             given["y1"] = space(self._hidden)
         z, logits = space(FEATURES[3]), space(sizes.classes)
         apart = _stride(params)
-        per = self._per(lanes, batch, 2)
+        per = self._per(lanes, batch)
         self._module.launch(
             "conv_forward", (ceil_div(batch, per), lanes), THREADS, self._forward,
             images, _stride(images), params, apart, given.get("y1"), given["y2"], batch, per,
@@ -159,7 +161,7 @@ class SimpleCnn:
             of_z, of_logits, params, _stride(params), given["y2"], *activations, *reversed(slopes), batch,
         )  # fmt: skip
         input2, weights2, weights1 = self._convolutions
-        per = self._per(lanes, batch, 2)
+        per = self._per(lanes, batch)
         blocks = ceil_div(batch, per)
 
         def parts(size: int) -> Tensor:
@@ -195,11 +197,11 @@ class SimpleCnn:
             part1, part2, blocks, gradient, to,
         )  # fmt: skip
 
-    def _per(self, lanes: int, batch: int, each: int) -> int:
-        """Images that a block of the convolutions takes one after the other: where each processor holds so many blocks,
-        the number by which all are done first. What a block does besides takes as long as some images.
+    def _per(self, lanes: int, batch: int) -> int:
+        """Images that a block of the convolutions takes one after the other: the number by which all are done first.
+        What a block does besides takes as long as some images.
         """
-        at_once = each * self._processors
+        at_once = BLOCKS * self._processors
 
         def time(per: int) -> int:
             return ceil_div(lanes * ceil_div(batch, per), at_once) * (per + 2 * IMAGES)

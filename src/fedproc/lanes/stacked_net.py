@@ -115,7 +115,8 @@ def _kernels_of(setting: Setting) -> SimpleCnn | None:
         return None
     if spec.name != "simple-cnn" or spec.normalize_z or kernels.precision() == "bf16":
         return None
-    return compiled(Sizes.of(spec.channels, spec.side, spec.classes, setting.layout.params), kernels.precision())
+    sizes = Sizes.of(spec.channels, spec.side, spec.classes, setting.layout.params)
+    return compiled(sizes, kernels.precision(), torch.cuda.current_device())
 
 
 class _Sum(torch.autograd.Function):
