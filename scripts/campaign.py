@@ -48,6 +48,7 @@ from fedproc.data.partition import dirichlet
 ROOT = Path(__file__).parent.parent
 PIECES = (*(f"{kind}-{beta}" for beta in BETAS for kind in ("search", "test")), "anchors", "ceiling", "many", "small")
 STOPPED = 3  # exit code
+TOGETHER = 3  # rows of a test in a command: when time is over, what earlier commands did is there whole
 PART = 15 * 2**20 - 2**16
 WEIGHTS = (".safetensors",)
 STATE = ("checkpoint", "clients", "models")  # of a run, for continuing it
@@ -188,23 +189,27 @@ class Campaign:
         return [self._step(words, home, (*runs, *later))]
 
     def _test(self, piece: str, beta: str) -> list[Step]:
-        """One command; of a row that has some of its seeds already these are put beside and stay as they are."""
+        """A command for so many rows, whose runs end together; of a row that has some of its seeds already these are
+        put beside and stay as they are.
+        """
         won = {**self._here(beta), **self.kept_winners(beta)}
         kept, home = self.kept / leaderboard.setting(beta) / "runs", self.out / piece
-        labels, there = [], []
+        there: dict[str, list[str]] = {}  # the seeds of each open row that are kept
         for label in (f"{row}{TUNED}" for row in self.rows(piece)):
             found = [f"{label}/seed-{s}" for s in self.scale.seeds]
             of = [name for name in found if (kept / name / "result.json").exists()]
             if len(of) < len(found):
-                labels.append(label)
-                there += of
-        if not labels:
-            return []
-        path = self._toml(f"{piece}.rows", {label: won[label] for label in labels})
-        words = ("--variants", str(path), *self._skew(beta), "--ccvr", "both")
-        step = self._compare(piece, labels, self.scale.seeds, words)
-        runs = [run for run in step.runs if str(run.relative_to(home)) not in there]
-        return [replace(step, runs=tuple(runs), beside=tuple((kept / name, home / name) for name in there))]
+                there[label] = of
+        steps, labels = [], list(there)
+        for first in range(0, len(labels), TOGETHER):
+            some = labels[first : first + TOGETHER]
+            path = self._toml(f"{piece}.{'.'.join(some)}", {label: won[label] for label in some})
+            words = ("--variants", str(path), *self._skew(beta), "--ccvr", "both")
+            step = self._compare(piece, some, self.scale.seeds, words)
+            beside = [name for label in some for name in there[label]]
+            runs = tuple(run for run in step.runs if str(run.relative_to(home)) not in beside)
+            steps.append(replace(step, runs=runs, beside=tuple((kept / name, home / name) for name in beside)))
+        return steps
 
     def _ceiling(self) -> list[Step]:
         made = []
