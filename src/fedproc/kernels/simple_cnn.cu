@@ -549,10 +549,15 @@ constexpr int SPREAD = stride(PATCH, 8), OWN_TILES = ((PATCH + 7) / 8 + WARPS - 
 constexpr int CONV2_INPUT_SHARED = 2 * G * HIDDEN + 2 * SLOPES2 + ROWS2 * SPREAD;
 constexpr int CONV2_WEIGHTS_SHARED = most(2 * G * HIDDEN + 2 * SLOPES2, 4 * N2 * SPREAD) + up(G * W2, 8);
 
-// What the first convolution gave for a lane's images from `begin` on, and the gradients of the second one's windows, as
-// many as a block has at a time; of images that are not there zeros, and windows that nobody won.
-__device__ __forceinline__ void copy_second(float* hidden, float* slope, const float* y1, const float* slopes2,
-                                            long long image, int count) {
+// What the first convolution gave for this lane's images from `begin` on, and the gradients of the second one's windows, as
+// many as a block has at a time, to one of two places in turn; of images that are not there zeros, and windows that nobody
+// won.
+__device__ __forceinline__ void copy_second(float* hiddens, float* slopes, const float* y1, const float* slopes2, int B,
+                                            int begin, int first, int end) {
+  const int turn = (begin - first) / G % 2, count = min(G, end - begin);
+  const long long image = (long long)blockIdx.y * B + begin;
+  float* hidden = hiddens + turn * G * HIDDEN;
+  float* slope = slopes + turn * SLOPES2;
   copy_straight(hidden, y1 + image * HIDDEN, count * HIDDEN);
   fill(hidden + count * HIDDEN, (G - count) * HIDDEN, 0.f);
   for (int i = threadIdx.x; i < G * F0; i += THREADS) {
@@ -560,6 +565,12 @@ __device__ __forceinline__ void copy_second(float* hidden, float* slope, const f
     if (i < count * F0) copy<4>(to, slopes2 + image * F0 + i);
     else *to = packed(0.f, 4);
   }
+}
+
+// Nobody won in the rows below the windows.
+__device__ __forceinline__ void clear_below_windows(float* slopes) {
+  for (int turn = 0; turn < 2; turn++)
+    fill(slopes + turn * SLOPES2 + G * W2 * SLOPE, SLOPES2 - G * W2 * SLOPE, packed(0.f, 4));
 }
 
 // The gradient of the input, as that of the first convolution's winners.
@@ -573,13 +584,8 @@ conv2_input(const float* y1, const float* slopes2, const float* params, long lon
   const int first = blockIdx.x * per, end = min(B, first + per);
   const float* w = params + lane * lane_params + AT_CONV2;
 
-  auto fetch = [&](int begin) {
-    const int buffer = (begin - first) / G % 2;
-    copy_second(hiddens + buffer * G * HIDDEN, slopes + buffer * SLOPES2, y1, slopes2, (long long)lane * B + begin,
-                min(G, end - begin));
-  };
-  for (int i = threadIdx.x; i < 2 * (ROWS2 - G * W2) * SLOPE; i += THREADS)
-    slopes[i / ((ROWS2 - G * W2) * SLOPE) * SLOPES2 + G * W2 * SLOPE + i % ((ROWS2 - G * W2) * SLOPE)] = packed(0.f, 4);
+  auto fetch = [&](int begin) { copy_second(hiddens, slopes, y1, slopes2, B, begin, first, end); };
+  clear_below_windows(slopes);
   fetch(first);
   // this warp's columns: pixels of a patch, and the weights that lead there from place t of each channel's window
   float b[N2][OWN_TILES];
@@ -658,13 +664,8 @@ conv2_weights(const float* y1, const float* slopes2, float* partial, int B, int 
   const int lane = blockIdx.y, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
   const int first = blockIdx.x * per, end = min(B, first + per);
 
-  auto fetch = [&](int begin) {
-    const int buffer = (begin - first) / G % 2;
-    copy_second(hiddens + buffer * G * HIDDEN, slopes + buffer * SLOPES2, y1, slopes2, (long long)lane * B + begin,
-                min(G, end - begin));
-  };
-  for (int i = threadIdx.x; i < 2 * (ROWS2 - G * W2) * SLOPE; i += THREADS)
-    slopes[i / ((ROWS2 - G * W2) * SLOPE) * SLOPES2 + G * W2 * SLOPE + i % ((ROWS2 - G * W2) * SLOPE)] = packed(0.f, 4);
+  auto fetch = [&](int begin) { copy_second(hiddens, slopes, y1, slopes2, B, begin, first, end); };
+  clear_below_windows(slopes);
   fetch(first);
   for (int m = threadIdx.x; m < up(G * W2, 8); m += THREADS) {
     const int s = min(m, G * W2 - 1) / W2, window = min(m, G * W2 - 1) % W2;
