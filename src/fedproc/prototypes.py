@@ -48,7 +48,7 @@ def contrast(
 
         if contrast_takes(prototypes):
             return contrasts(z, labels, prototypes, tau, known, offset)
-    if z.dim() == 2 and cpu.usable(z) and prototypes.dtype == z.dtype:
+    if z.dim() == 2 and cpu.usable(z) and prototypes.dtype == z.dtype and labels.dtype == torch.int64:
         return cpu.contrasts(z, labels, prototypes, tau, known, offset)
     cosines = similarities(z, prototypes) / tau
     if offset is not None:

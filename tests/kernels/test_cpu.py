@@ -6,7 +6,8 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from torch import Tensor
 from fedproc import prototypes, streams
 from fedproc.data.augment import AUGMENTATIONS, FACTORS, PAD, Normalisation, augmentation
 from fedproc.kernels import cpu
+from fedproc.methods.fedavg import cross_entropies
 
 without = cpu.missing()
 pytestmark = pytest.mark.skipif(without is not None, reason=f"no C kernels here: {without}")
@@ -247,3 +249,44 @@ def test_a_damaged_library_is_compiled_again_and_never_loaded(tmp_path: Path, da
     assert said() == first
     assert len(library.read_bytes()) == len(whole)
     assert library.with_suffix(".sha256").read_text() == hashlib.sha256(library.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("wrong", [3, -1, 2**40])
+def test_labels_that_are_no_classes_are_refused(wrong: int) -> None:
+    logits, z, labels = torch.randn(4, 3), torch.randn(4, 19), torch.tensor([0, 1, wrong, 2])
+    prototypes, known = torch.randn(3, 19), torch.ones(3, dtype=torch.bool)
+    with pytest.raises(IndexError, match="none of the classes"):
+        cpu.cross_entropies(logits, labels)
+    with pytest.raises(IndexError, match="none of the classes"):
+        cpu.cross_entropy_mean(logits, labels, None, 1.0, torch.zeros(2, dtype=torch.float64), 1)
+    with pytest.raises(IndexError, match="none of the classes"):
+        cpu.contrasts(z, labels, prototypes, 0.5, known, None)
+
+
+def test_labels_of_other_types_are_torchs() -> None:
+    logits, labels = torch.randn(4, 3), torch.tensor([0, 1, 2, 1])
+    assert torch.allclose(cross_entropies(logits, labels.to(torch.uint8)), cross_entropies(logits, labels), atol=1e-6)
+    with pytest.raises(RuntimeError):
+        cross_entropies(logits, labels.to(torch.int32))
+
+
+def test_the_gradient_of_a_cross_entropys_gradient() -> None:
+    labels = torch.tensor([0, 2, 1])
+
+    def second(values: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        logits = torch.arange(9.0).view(3, 3).mul_(0.3).requires_grad_()
+        (slope,) = torch.autograd.grad(values(logits, labels).sum(), logits, create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), logits)[0]
+
+    expected = second(partial(F.cross_entropy, reduction="none"))
+    assert torch.allclose(second(cross_entropies), expected, atol=1e-6) and bool(expected.abs().sum() > 0)
+    of = torch.func.grad(lambda logits: cross_entropies(logits, labels).sum())(torch.zeros(3, 3))
+    assert torch.allclose(of, torch.full((3, 3), 1 / 3) - F.one_hot(labels, 3), atol=1e-6)
+
+
+def test_images_smaller_than_what_is_read_at_once() -> None:
+    for channels, height, width in ((1, 5, 5), (1, 5, 6), (2, 3, 3)):
+        x, w, b = torch.randn(3, channels, height, width), torch.randn(4, channels, 2, 2), torch.randn(4)
+        expected = F.max_pool2d(F.relu(F.conv2d(x, w, b)), 2)
+        assert torch.allclose(cpu.conv_relu_pool(x, w, b), expected, atol=1e-5)
+    assert cpu.conv_relu_pool(torch.empty(0, 1, 8, 8), torch.randn(4, 1, 3, 3), torch.randn(4)).shape == (0, 4, 3, 3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from conftest import Train, toy_images
@@ -9,9 +11,9 @@ from torch import Tensor
 
 from fedproc.kernels import cpu
 from fedproc.lanes.serial import SerialNet
-from fedproc.methods.fedavg import CrossEntropy
+from fedproc.methods.fedavg import CrossEntropy, FedAvg
 from fedproc.methods.known import slopes
-from fedproc.methods.method import Batch, Term
+from fedproc.methods.method import Batch, Local, Method, Term, Terms
 from fedproc.prototypes import Contrast
 
 pytestmark = pytest.mark.skipif(cpu.missing() is not None, reason=f"no C kernels here: {cpu.missing()}")
@@ -56,11 +58,13 @@ def batch(labels: Tensor) -> Batch:
 
 def test_more_than_is_known_is_left_alone() -> None:
     b, sums = batch(torch.tensor([0, 2, 1])), torch.zeros(3, dtype=torch.float64)
-    known = CrossEntropy(lambda: b.logits, b.labels, own=True)
+    known = CrossEntropy(lambda: b.logits, b.labels, b.logits)
     contrast = Contrast(b.z, b.labels, torch.ones(3, 19), 1.0, torch.ones(3, dtype=torch.bool))
     unknown: list[list[Term]] = [
         [Term(CrossEntropy(lambda: b.logits + 1, b.labels))],
-        [Term(CrossEntropy(lambda: b.logits, b.labels.flip(0), own=True))],
+        [Term(CrossEntropy(lambda: b.logits, b.labels.flip(0), b.logits))],
+        [Term(CrossEntropy(lambda: 3 * b.logits, b.labels, 3 * b.logits))],
+        [Term(known, torch.tensor(0.25, requires_grad=True))],
         [Term(known, counted=torch.tensor([True, False, True]))],
         [Term(known, torch.ones(2))],
         [Term(known, torch.ones((), dtype=torch.float64))],
@@ -76,3 +80,46 @@ def test_more_than_is_known_is_left_alone() -> None:
     assert by_z is not None and by_logits is not None
     assert float(sums[0]) == pytest.approx(0.25 * float(sums[1]) + 2 * float(sums[2]))
     assert slopes([Term(known)], b, torch.zeros(2, dtype=torch.float64)) is not None
+
+
+class Changed(FedAvg):
+    """A batch with other logits."""
+
+    name, summary = "changed", "cross-entropy of three times the logits"
+
+    def loss(self, batch: Batch, local: Local) -> Terms:
+        return super().loss(replace(batch, logits=3 * batch.logits), local)
+
+
+class Threefold(Method):
+    """Three times the logits, for whoever comes before it."""
+
+    def logits(self, batch: Batch, local: Local) -> Tensor:
+        return 3 * super().logits(batch, local)
+
+
+class Before(FedAvg, Threefold):
+    name, summary = "before", "FedAvg before another one's logits"
+
+
+class Weighted(FedAvg):
+    """A weight through which a gradient flows."""
+
+    name, summary = "weighted", "cross-entropy times what depends on the logits"
+
+    def loss(self, batch: Batch, local: Local) -> Terms:
+        above = super().loss(batch, local)["cross_entropy"]
+        assert isinstance(above, Term)
+        return {"cross_entropy": Term(above.values, 1 + batch.mean(batch.logits.square().mean(dim=-1)))}
+
+
+@pytest.mark.parametrize("method", [Changed, Before, Weighted])
+def test_what_a_method_changes_goes_through_autograd(
+    train: Train, monkeypatch: pytest.MonkeyPatch, method: type[Method]
+) -> None:
+    def weights() -> Tensor:
+        return train(toy_images(), "serial", 1, network="simple-cnn", method=method).state.weights.params
+
+    found = weights()
+    monkeypatch.setattr(SerialNet, "descend", None)
+    assert torch.equal(found, weights())

@@ -174,6 +174,15 @@ static void pack(const float *w, const float *bias, float *packed, int N, int we
             }
 }
 
+/* Image b of B, with room to be read behind it: in its place where enough images follow, else as a copy whose end is 0. */
+static const float *with_room(const float *x, int b, int B, int image, float *copy)
+{
+    if ((long)(B - 1 - b) * image >= PAD)
+        return x + (long)b * image;
+    memset(copy + image, 0, sizeof(float) * PAD);
+    return memcpy(copy, x + (long)b * image, sizeof(float) * (size_t)image);
+}
+
 /* y (B, N, PH, PW), and which of a window's four places won, for the gradients; null where none are wanted. */
 int conv_relu_pool(const float *x, const float *w, const float *bias, float *y, signed char *won, int B, int C, int H,
                    int W, int N, int SIDE)
@@ -189,12 +198,10 @@ int conv_relu_pool(const float *x, const float *w, const float *bias, float *y, 
         for (int k = 0; k < weights; k++)
             offset[k] = k / (SIDE * SIDE) * H * W + k % (SIDE * SIDE) / SIDE * W + k % SIDE;
         pack(w, bias, packed, blocks ? N : 0, weights);
-        memcpy(last, x + (long)(B - 1) * image, sizeof(float) * (size_t)image);
-        memset(last + image, 0, sizeof(float) * PAD);
     }
     const Frame frame = {offset, weights, W, PH, PW};
     for (int b = 0; b < B && !failed; b++) {
-        const float *from = b + 1 < B ? x + (long)b * image : last;
+        const float *from = with_room(x, b, B, image, last);
         float *to = y + (long)b * N * windows;
         signed char *who = won ? won + (long)b * N * windows : NULL;
         if (!blocks)
@@ -335,13 +342,11 @@ int conv_relu_pool_backward(const float *x, const float *w, const float *g, cons
     if (!failed) {
         memset(sums, 0, sizeof(v8) * (size_t)(N * rows));
         memset(db, 0, sizeof(float) * (size_t)N);
-        memcpy(last, x + (long)(B - 1) * image, sizeof(float) * (size_t)image);
-        memset(last + image, 0, sizeof(float) * PAD);
         if (dx)
             lay_taps(w, taps, N, C, SIDE);
     }
     for (int b = 0; b < B && !failed; b++) {
-        const float *from = b + 1 < B ? x + (long)b * image : last, *mine = g + (long)b * N * windows;
+        const float *from = with_room(x, b, B, image, last), *mine = g + (long)b * N * windows;
         const signed char *which = won + (long)b * N * windows;
         for (int n = 0; n < N; n++) {
             find_patches(&p, mine + n * windows, which + n * windows, W, PH, PW);

@@ -167,8 +167,10 @@ int contrast(const float *z, const long *labels, const float *prototypes, const 
 {
     float *directions = malloc(sizeof(float) * (size_t)(K * Q)), *own = malloc(sizeof(float) * (size_t)Q);
     float *cosines = malloc(sizeof(float) * (size_t)K), *powers = malloc(sizeof(float) * (size_t)K);
-    const int failed = !directions || !own || !cosines || !powers;
+    int failed = !directions || !own || !cosines || !powers ? NO_MEMORY : 0;
     *left_out = 0;
+    for (int b = 0; b < B && !failed; b++)
+        failed = labels[b] < 0 || labels[b] >= K ? NO_CLASS : 0;
     for (int k = 0; k < K && !failed; k++)
         unit(prototypes + (long)k * Q, directions + (long)k * Q, Q);
     for (int b = 0; b < B && !failed; b++) {
@@ -230,6 +232,8 @@ int cross_entropies(const float *logits, const long *labels, const float *offset
 {
     for (int b = 0; b < B; b++) {
         float *to = slope + (long)b * K, top = -INFINITY, total = 0;
+        if (labels[b] < 0 || labels[b] >= K)
+            return NO_CLASS;
         for (int k = 0; k < K; k++) {
             to[k] = logits[(long)b * K + k] + (offset ? offset[k] : 0);
             top = to[k] > top || to[k] != to[k] ? to[k] : top;
@@ -249,12 +253,11 @@ int cross_entropy_mean(const float *logits, const long *labels, const float *off
                        int B, int K, float weight)
 {
     float *loss = malloc(sizeof(float) * (size_t)B);
-    if (!loss)
-        return 1;
-    cross_entropies(logits, labels, offset, loss, slope, B, K);
-    weigh(loss, slope, B, B, K, weight, sums, term);
+    const int failed = loss ? cross_entropies(logits, labels, offset, loss, slope, B, K) : NO_MEMORY;
+    if (!failed)
+        weigh(loss, slope, B, B, K, weight, sums, term);
     free(loss);
-    return 0;
+    return failed;
 }
 
 /* Slopes (B, Q) of weight times the mean of the contrasts that count; the loss goes into `sums`. */
@@ -264,8 +267,9 @@ int contrast_mean(const float *z, const long *labels, const float *prototypes, c
     float *loss = malloc(sizeof(float) * (size_t)B);
     unsigned char *counted = malloc((size_t)B);
     int left_out = 0;
-    const int failed = !loss || !counted ||
-                       contrast(z, labels, prototypes, known, offset, loss, counted, slope, &left_out, B, K, Q, tau);
+    const int failed = loss && counted ? contrast(z, labels, prototypes, known, offset, loss, counted, slope, &left_out, B,
+                                                  K, Q, tau)
+                                       : NO_MEMORY;
     if (!failed)
         weigh(loss, slope, B, B - left_out, Q, weight, sums, term);
     free(loss), free(counted);

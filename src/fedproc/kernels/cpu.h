@@ -10,6 +10,8 @@ typedef float v16 __attribute__((vector_size(64)));
 typedef float v16u __attribute__((vector_size(64), aligned(4)));
 typedef int i16 __attribute__((vector_size(64)));
 
+enum { NO_MEMORY = 1, NO_CLASS = 2 }; /* what a function gives that could not do its work: a label is none of the classes */
+
 #ifdef __AVX512F__
 enum { WIDE = 16 };
 typedef v16 wide;

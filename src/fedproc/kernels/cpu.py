@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fedproc.cache import cache_folder
@@ -31,6 +32,7 @@ SOURCES = tuple(Path(__file__).with_name(name) for name in ("cpu.c", "conv.c", "
 HEADER = Path(__file__).with_name("cpu.h")
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
 SHARED = ("-fPIC", "-shared")
+NO_CLASS = 2  # what a function gives where a label is none of the classes
 MOST_SIDE = 7  # of a convolution
 CONVOLUTION, LINEAR, LINEAR_RELU, UNIT = range(4)  # layers of a chain
 BLOCK = 64  # images that go through a chain together where no gradient is wanted
@@ -124,7 +126,9 @@ def usable(tensor: Tensor) -> bool:
     """Whether the kernels take this: float32 on the CPU, in plain memory, outside of torch's compilers."""
     if tensor.device.type != "cpu" or tensor.dtype != torch.float32 or getattr(_thread, "torch_only", False):
         return False
-    return missing() is None and not torch.compiler.is_compiling()
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    return missing() is None
 
 
 TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int, "f": ctypes.c_float, "u": ctypes.c_ulong}
@@ -174,7 +178,10 @@ def _function(name: str) -> Any:
 def call(name: str, *arguments: object) -> None:
     """Call a function of the library: tensors as pointers, None as null."""
     ready = [argument.data_ptr() if isinstance(argument, Tensor) else argument for argument in arguments]
-    if _function(name)(*ready):
+    code = _function(name)(*ready)
+    if code == NO_CLASS:
+        raise IndexError("a label is none of the classes: expected whole numbers from 0 to the number of classes - 1")
+    if code:
         raise MemoryError(f"no memory for {name}")
 
 
@@ -240,12 +247,14 @@ class CrossEntropies(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
         loss, slope = torch.empty(len(logits)), torch.empty(logits.shape)
         call("cross_entropies", logits.contiguous(), labels.contiguous(), None, loss, slope, *logits.shape)
-        ctx.save_for_backward(slope)
+        ctx.save_for_backward(logits, labels, slope)
         return loss
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        (slope,) = ctx.saved_tensors
+        logits, labels, slope = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody wants the gradient of this gradient
+            slope = logits.softmax(dim=-1) - F.one_hot(labels, logits.shape[-1])
         return slope * g.unsqueeze(-1), None
 
 

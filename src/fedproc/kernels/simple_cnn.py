@@ -65,15 +65,19 @@ class Sizes:
 
     def defined(self, products: int) -> dict[str, int]:
         """What the source is compiled with."""
-        even = all(place % 2 == 0 for place in (*self.at, self.parameters))
         numbers = {
             "C": self.channels,
             "SIDE": self.side,
             "CLASSES": self.classes,
             "PRODUCTS": products,
-            "EVEN": int(even),
+            "EVEN": int(self.even),
         }
         return numbers | {f"AT_{name}": place for name, place in zip(LAYERS, self.at, strict=True)}
+
+    @property
+    def even(self) -> bool:
+        """Whether all weights of all lanes begin at even places."""
+        return all(place % 2 == 0 for place in (*self.at, self.parameters))
 
     @property
     def windows(self) -> int:
@@ -109,7 +113,7 @@ class SimpleCnn:
     """The kernels for networks of some sizes."""
 
     def __init__(self, module: Launches, sizes: Sizes, processors: int) -> None:
-        self._module, self._sizes, self._processors = module, sizes, processors
+        self._module, self._sizes, self._processors, self._even = module, sizes, processors, sizes.even
         *floats, self._tiles, self._slopes1, self._hidden = module.numbers("sizes", NUMBERS)
         shared = [4 * each for each in floats]
         self._forward, self._head_forward, self._head_backward, self._head_weights, *self._convolutions = shared
@@ -120,8 +124,9 @@ class SimpleCnn:
         and the same. What the way back needs is kept where it is wanted.
         """
         sizes = self._sizes
-        images = images if images[0].is_contiguous() else images.contiguous()
-        if params.stride(1) != 1 or params.data_ptr() % 8:
+        if not images[0].is_contiguous() or not _begins_at(images, 16):
+            images = images.clone(memory_format=torch.contiguous_format)
+        if params.stride(1) != 1 or (self._even and not _begins_at(params, 8)):
             params = params.clone(memory_format=torch.contiguous_format)
         lanes, batch = images.shape[:2]
 
@@ -148,7 +153,10 @@ class SimpleCnn:
 
     def backward(self, last: Pass, of_z: Tensor | None, of_logits: Tensor | None, gradient: Tensor) -> None:
         """Fill the gradient (L, P) by those of z and logits; either may be missing."""
-        of_z, of_logits = (None if g is None else g.contiguous() for g in (of_z, of_logits))
+        of_z, of_logits = (
+            None if g is None else g if g.is_contiguous() and g.data_ptr() % 16 == 0 else g.clone().contiguous()
+            for g in (of_z, of_logits)
+        )
         given, params, launch = last.given, last.params, self._module.launch
         lanes, batch = last.images.shape[:2]
         widths = [given["y2"][0, 0].numel(), *FEATURES]
@@ -211,6 +219,11 @@ class SimpleCnn:
     def _tall(self, lanes: int, batch: int) -> int:
         """Tiles of 16 samples that a block of the linear layers takes: two where there is work enough."""
         return 1 if lanes * ceil_div(batch, 16) <= 2 * self._processors else 2
+
+
+def _begins_at(tensor: Tensor, by: int) -> bool:
+    """Whether each lane begins at a multiple of so many bytes."""
+    return tensor.data_ptr() % by == 0 and tensor.stride(0) * tensor.element_size() % by == 0
 
 
 def _stride(tensor: Tensor) -> ctypes.c_longlong:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -26,10 +27,12 @@ class FedAvg(Method):
         return (*super().term_names(), "cross_entropy")
 
     def loss(self, batch: Batch, local: Local) -> Terms:
-        own = type(self).logits is FedAvg.logits
+        above: Any = super().logits
+        plain = type(self).logits is FedAvg.logits and above.__func__ is Method.logits
         values = CrossEntropy(
-            partial(self.logits, batch, local), batch.labels, own, self._offset(local) if own else None
-        )
+            partial(self.logits, batch, local), batch.labels,
+            *((batch.logits, self._offset(local)) if plain else (None, None)),
+        )  # fmt: skip
         return {**super().loss(batch, local), "cross_entropy": Term(values)}
 
     def logits(self, batch: Batch, local: Local) -> Tensor:
@@ -43,13 +46,13 @@ class FedAvg(Method):
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """The values of a term that is a cross-entropy. Of the batch's own logits, plus an offset (..., K) if there is one,
-    the slope is known (methods/known.py).
+    """The values of a term that is a cross-entropy. Where the logits are the `own` ones of a batch, plus an offset
+    (..., K) if there is one, the slope is known (methods/known.py).
     """
 
     logits: Callable[[], Tensor]
     labels: Tensor
-    own: bool = False
+    own: Tensor | None = None
     offset: Tensor | None = None
 
     def __call__(self) -> Tensor:
@@ -62,6 +65,6 @@ def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
         from fedproc.kernels import losses
 
         return losses.cross_entropies(logits, labels)
-    if logits.dim() == 2 and cpu.usable(logits):
+    if logits.dim() == 2 and labels.dtype == torch.int64 and cpu.usable(logits):
         return cpu.cross_entropies(logits, labels)
     return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none").view(labels.shape)

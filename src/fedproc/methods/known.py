@@ -43,9 +43,11 @@ def slopes(terms: Sequence[Term], batch: Batch, sums: Tensor) -> Slopes | None:
 def _kind(term: Term, batch: Batch) -> type | None:
     """Which known loss it is, if it is one."""
     values = term.values
-    if isinstance(values, CrossEntropy):
-        known = values.labels is batch.labels and values.own
-    elif isinstance(values, Contrast):
+    if batch.labels.dtype != torch.int64:
+        known = False
+    elif type(values) is CrossEntropy:
+        known = values.labels is batch.labels and values.own is batch.logits
+    elif type(values) is Contrast:
         known = values.labels is batch.labels and values.z is batch.z and values.prototypes.dtype == batch.z.dtype
     else:
         known = False
@@ -56,5 +58,6 @@ def _weight(term: Term) -> float | None:
     """As a number, if it is one."""
     weight = 1.0 if term.weight is None else term.weight
     if isinstance(weight, Tensor):
-        return weight.item() if weight.dim() == 0 and weight.dtype == torch.float32 else None
+        plain = weight.dim() == 0 and weight.dtype == torch.float32 and not weight.requires_grad
+        return weight.item() if plain else None
     return float(weight) if isinstance(weight, (int, float)) else None
