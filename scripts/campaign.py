@@ -17,7 +17,8 @@ search-BETA   eight trials of each open row, the best two again, as on the leade
 test-BETA     the winners' open seeds on the test images; of rows that are searched, in docs/results or in --out
 anchors       FedAvg and FedProc untuned at beta 0.1, seed 0: the same two runs in each sitting
 ceiling       central training, as it is and with a cosine learning rate, and FedMA at both betas, untuned, three seeds
-many, small   the best rows and FedAvg with what won at beta 0.5: 100 clients of which 10 a round; 2,000 images in all
+many-BETA     the five best rows of BETA's tests and FedAvg with what won there, 100 clients of which 10 a round
+small-BETA    the same rows with 2,000 images in all
 """
 
 from __future__ import annotations
@@ -46,7 +47,11 @@ from fedproc import data
 from fedproc.data.partition import dirichlet
 
 ROOT = Path(__file__).parent.parent
-PIECES = (*(f"{kind}-{beta}" for beta in BETAS for kind in ("search", "test")), "anchors", "ceiling", "many", "small")
+PIECES = (
+    *(f"{kind}-{beta}" for beta in BETAS for kind in ("search", "test")),
+    "anchors", "ceiling",
+    *(f"{kind}-{beta}" for beta in BETAS for kind in ("many", "small")),
+)  # fmt: skip
 STOPPED = 3  # exit code
 TOGETHER = 3  # rows of a test in a command: when time is over, what earlier commands did is there whole
 PART = 15 * 2**20 - 2**16
@@ -78,7 +83,7 @@ class Scale:
         """Clients of a run that train side by side."""
         if piece == "ceiling":
             return f"of {self.clients} lanes, of central training 1"
-        return f"of {round(self.many[0] * self.many[1]) if piece == 'many' else self.clients} lanes"
+        return f"of {round(self.many[0] * self.many[1]) if piece.startswith('many') else self.clients} lanes"
 
 
 TOY = Scale(
@@ -140,13 +145,13 @@ class Campaign:
                 return self._ceiling()
             case "many":
                 clients, sample = self.scale.many
-                words = ("--beta", "0.5", "--clients", str(clients), "--sample", str(sample))
-                return [self._of_the_best(piece, self.scale.some, words)]
+                words = ("--beta", beta, "--clients", str(clients), "--sample", str(sample))
+                return [self._of_the_best(piece, beta, self.scale.some, words)]
             case "small":
                 made = []
                 for seed in self.scale.some:
-                    words = ("--partition", "file", "--partition-file", str(self._few(seed)))
-                    made.append(self._of_the_best(piece, (seed,), words))
+                    words = ("--partition", "file", "--partition-file", str(self._few(beta, seed)))
+                    made.append(self._of_the_best(piece, beta, (seed,), words))
                 return made
         raise SystemExit(f"--pieces {piece}: expected some of {', '.join(PIECES)}")
 
@@ -222,49 +227,45 @@ class Campaign:
             made.append(self._compare(f"ceiling/beta{beta}", labels, self.scale.three, words))
         return made
 
-    def _of_the_best(self, piece: str, seeds: Sequence[int], words: Sequence[str]) -> Step:
-        won = {**self._here("0.5"), **self.kept_winners("0.5")}
-        labels = [f"{row}{TUNED}" for row in ("fedavg", *(row for row in self.five() if row != "fedavg"))]
+    def _of_the_best(self, piece: str, beta: str, seeds: Sequence[int], words: Sequence[str]) -> Step:
+        won = {**self._here(beta), **self.kept_winners(beta)}
+        labels = [f"{row}{TUNED}" for row in ("fedavg", *(row for row in self.five(beta) if row != "fedavg"))]
         if missing := [label for label in labels if label not in won]:
-            raise SystemExit(f"{piece}: no winner at beta 0.5 yet of {', '.join(missing)}: search-0.5 comes first")
+            raise SystemExit(
+                f"{piece}: no winner at beta {beta} yet of {', '.join(missing)}: search-{beta} comes first"
+            )
         path = self._toml(f"{piece}.rows", {label: won[label] for label in labels})
         return self._compare(piece, labels, seeds, ("--variants", str(path), *words))
 
-    def five(self) -> list[str]:
-        """The best rows: those asked for, or of the highest mean difference to FedAvg over both betas' test runs."""
+    def five(self, beta: str) -> list[str]:
+        """The best rows: those asked for, or of the highest mean difference to FedAvg in this beta's test runs."""
         if self.best:
             return list(self.best)
-        sums: dict[str, list[float]] = {}
-        for beta in BETAS:
-            finals: dict[str, dict[int, float]] = {}
-            for home in (self.kept / leaderboard.setting(beta) / "runs", self.out / f"test-{beta}"):
-                for path in home.glob("*/seed-*/result.json"):
-                    value = json.loads(path.read_text(encoding="utf-8")).get("final_accuracy")
-                    if value is not None:
-                        seed = int(path.parent.name.removeprefix("seed-"))
-                        finals.setdefault(path.parent.parent.name, {})[seed] = value
-            base = finals.get(leaderboard.REFERENCE, {})
-            for label, values in finals.items():
-                both = [values[seed] - base[seed] for seed in values if seed in base]
-                if both and label != leaderboard.REFERENCE:
-                    sums.setdefault(label, []).append(sum(both) / len(both))
-        ordered = sorted(sums, key=lambda label: -sum(sums[label]) / len(sums[label]))
-        full = [label.removesuffix(TUNED) for label in ordered if len(sums[label]) == len(BETAS)]
-        if len(full) < 5:
-            raise SystemExit(f"many, small: {len(full)} rows are tested at both betas; name the best by --best")
-        return full[:5]
+        finals: dict[str, dict[int, float]] = {}
+        for home in (self.kept / leaderboard.setting(beta) / "runs", self.out / f"test-{beta}"):
+            for path in home.glob("*/seed-*/result.json"):
+                value = json.loads(path.read_text(encoding="utf-8")).get("final_accuracy")
+                if value is not None:
+                    seed = int(path.parent.name.removeprefix("seed-"))
+                    finals.setdefault(path.parent.parent.name, {})[seed] = value
+        base = finals.pop(leaderboard.REFERENCE, {})
+        paired = {label: [v - base[seed] for seed, v in of.items() if seed in base] for label, of in finals.items()}
+        ahead = {label.removesuffix(TUNED): sum(of) / len(of) for label, of in paired.items() if of}
+        if len(ahead) < 5:
+            raise SystemExit(f"many, small: {len(ahead)} rows are tested at beta {beta}; name the best by --best")
+        return sorted(ahead, key=lambda row: -ahead[row])[:5]
 
-    def _few(self, seed: int) -> Path:
-        """A partition file of some images in all, chosen by the seed, dealt out as at beta 0.5."""
+    def _few(self, beta: str, seed: int) -> Path:
+        """A partition file of some images in all, chosen by the seed, dealt out as at this beta."""
 
         def made() -> str:
             source = self.scale.data[self.scale.data.index("--data") + 1]
             labels = np.asarray(data.load(source, self.where, None, 0.2, seed).train.labels)
             chosen = np.sort(np.random.RandomState(seed).permutation(len(labels))[: self.scale.images])
-            shares = dirichlet(labels[chosen], self.scale.clients, 0.5, seed)
+            shares = dirichlet(labels[chosen], self.scale.clients, float(beta), seed)
             return json.dumps([chosen[share].tolist() for share in shares])
 
-        path = self.out / f"partition-{seed}.json"
+        path = self.out / f"partition-{beta}-{seed}.json"
         if not path.exists():
             self._files[path] = made
         return path
@@ -409,7 +410,7 @@ def said(campaign: Campaign, piece: str) -> str:
     asked = dict.fromkeys(run.relative_to(campaign.out / piece).parts[0] for step in steps for run in step.runs)
     rows = f", rows: {' '.join(asked)}" if name in ("search", "test") else ""
     if name in ("many", "small"):
-        rows = f", rows: fedavg {' '.join(campaign.five())}"
+        rows = f", rows: fedavg {' '.join(campaign.five(piece.partition('-')[2]))}"
     return f"{piece}: {count} runs {lanes}, {left} open{later}; commands: {len(steps)}{rows}"
 
 
@@ -422,6 +423,7 @@ def packed(campaign: Campaign, piece: str, pack: Path, most: int = 3) -> list[Pa
     for old in pack.glob(f"{piece}.*"):
         old.unlink()
     out, home = campaign.out, campaign.out / piece
+    name, _, beta = piece.partition("-")
     beside = {here for step in campaign.steps(piece) for _, here in step.beside}
     unfinished = {
         path.parent: _rounds(path.parent)
@@ -430,7 +432,7 @@ def packed(campaign: Campaign, piece: str, pack: Path, most: int = 3) -> list[Pa
     }
     files = [path for path in home.rglob("*") if _is_kept(path.relative_to(home))]
     files = [path for path in files if not {*unfinished, *beside} & {*path.parents}]
-    files += [*out.glob(f"{piece}*.toml"), *(out.glob("partition-*.json") if piece == "small" else ())]
+    files += [*out.glob(f"{piece}*.toml"), *(out.glob(f"partition-{beta}-*.json") if name == "small" else ())]
     made = _parts(pack / f"{piece}.tar.xz", _archive(out, files, "w:xz", preset=3))
     whole, fits = 0, []
     for each in sorted((run for run in unfinished if unfinished[run]), key=lambda run: -unfinished[run]):
@@ -509,8 +511,8 @@ def keep(campaign: Campaign, commit: str, sitting: int) -> None:
             "test": home / "runs",
             "anchors": home / (f"anchors-{sitting}" if sitting > 1 else "anchors"),
             "ceiling": campaign.kept / "ceiling",
-            "many": campaign.kept / "cifar10-clients100" / "runs",
-            "small": campaign.kept / "cifar10-images2000" / "runs",
+            "many": campaign.kept / f"cifar10-clients100-beta{beta}" / "runs",
+            "small": campaign.kept / f"cifar10-images2000-beta{beta}" / "runs",
         }[name]
         for source in sorted((campaign.out / piece).glob("beta*")) if name == "ceiling" else [campaign.out / piece]:
             there = target / source.name if name == "ceiling" else target
@@ -520,7 +522,7 @@ def keep(campaign: Campaign, commit: str, sitting: int) -> None:
             )
             print(f"{source} -> {there}", flush=True)
         if name == "small":
-            for path in campaign.out.glob("partition-*.json"):
+            for path in campaign.out.glob(f"partition-{beta}-*.json"):
                 shutil.copy(path, target.parent / path.name)
 
 
