@@ -5,7 +5,8 @@
 
 --write puts them into the page in place of those that are there (of a new one its heads and an empty line are a place)
 and prints the others, and the main ones' shorter form into docs/results/README.md and README.md; --draw draws
-forest.svg and .png, and of each beta differences.png and curves.png. The primary family is all rows at both betas.
+forest.svg and .png, of each beta differences.png and curves.png, and differences.png of each further setting. The
+primary family is all rows at both betas.
 """
 
 from __future__ import annotations
@@ -41,7 +42,11 @@ BESIDE = {
 }
 SPANS = {"11 to 50": (11, 50), "51 to 100": (51, 100), "91 to 100": (91, 100), "100": (100, 100)}
 CEILINGS = {"central": "central training", "central-cosine": "the same, cosine", "fedma": "matched averaging"}
-FURTHER = {"cifar10-clients100": "100 clients, 10 a round", "cifar10-images2000": "2,000 images in all"}
+FURTHER = {
+    f"{name}-beta{beta}": f"{words}, beta {beta}"
+    for name, words in {"cifar10-clients100": "100 clients, 10 a round", "cifar10-images2000": "2,000 images"}.items()
+    for beta in BETAS
+}
 
 
 @dataclass(frozen=True)
@@ -260,6 +265,9 @@ def draw(folder: Path = FOLDER) -> list[Path]:
         made[home / "differences.png"] = draw_differences(of, "tuned FedAvg")
         by_row = curves(each)
         made[home / "curves.png"] = draw_curves({in_words(label): by_row[label] for label in drawn_rows(each)})
+    for name, each in further(folder).items():
+        of = {in_words(label): one for label, one in each.paired("final_accuracy").items()}
+        made[folder / name / "differences.png"] = draw_differences(of, "tuned FedAvg")
     plot = draw_forest(forest(tests), {}, "each tuned row", "tuned FedAvg", COLOURS[0])
     made |= {folder / f"forest.{kind}": plot for kind in ("svg", "png")}
     for path, picture in made.items():

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +14,8 @@ from cuda_on_cpu import COMPILER, KERNELS_OF_SIMPLE_CNN, OnCpu
 from torch import Tensor
 from torch.func import functional_call, vmap
 
-from fedproc.kernels.cuda import Module
+from fedproc.kernels import cuda
+from fedproc.kernels.cuda import CudaError, Module
 from fedproc.kernels.simple_cnn import SOURCE, SimpleCnn, Sizes
 from fedproc.networks import NetworkSpec, build
 from fedproc.networks.flat import Layout
@@ -20,8 +24,8 @@ from fedproc.protocol.weights import Weights
 
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
-pytestmark = pytest.mark.skipif(not GPU and COMPILER is None, reason="neither a GPU nor a C++ compiler here")
 SHAPES = [(3, 32, 10), (1, 28, 10), (3, 33, 7)]
+NVRTC = next(iter(Path(torch.__file__).parent.parent.glob("nvidia/*/lib/libnvrtc.so.*")), None)  # which needs no GPU
 
 
 def network(channels: int, side: int, classes: int) -> Network:
@@ -68,6 +72,7 @@ def close(found: Tensor, expected: Tensor) -> None:
     assert float((found - expected).detach().norm()) <= 1e-5 * float(expected.detach().norm())
 
 
+@pytest.mark.skipif(not GPU and COMPILER is None, reason="neither a GPU nor a C++ compiler here")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("batch", [5, *(pytest.param(batch, marks=pytest.mark.slow) for batch in (1, 34))])
 def test_there_and_back(shape: tuple[int, int, int], batch: int) -> None:
@@ -100,3 +105,21 @@ def spans(channels: int, side: int, classes: int) -> dict[str, tuple[int, int]]:
         found[name] = (at, at + parameter.numel())
         at += parameter.numel()
     return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("products", [1, 3])
+def test_the_source_compiles_for_gpus_that_are_not_here(
+    monkeypatch: pytest.MonkeyPatch, architecture: str, products: int
+) -> None:
+    if NVRTC is None and os.environ.get("FEDPROC_NVRTC") != "required":
+        pytest.skip("no NVRTC here: pip install nvidia-cuda-nvrtc-cu12")
+    monkeypatch.setattr(cuda, "_nvrtc", lambda: ctypes.CDLL(str(NVRTC)))
+    text, first = SOURCE.read_text(encoding="utf-8"), [f"--gpu-architecture={architecture}", "--std=c++17"]
+    for shape in SHAPES:
+        defined = [f"-D{name}={value}" for name, value in sizes(*shape).defined(products).items()]
+        binary = cuda._compile(text, SOURCE.name, [*first, *defined])
+        assert all(name.encode() in binary for name in KERNELS_OF_SIMPLE_CNN)
+    with pytest.raises(CudaError, match=r"simple_cnn\.cu does not compile: simple_cnn\.cu\(\d+\): error"):
+        cuda._compile(text, SOURCE.name, first)  # without its sizes
