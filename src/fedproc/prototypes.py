@@ -48,8 +48,14 @@ def contrast(
 
         if contrast_takes(prototypes):
             return contrasts(z, labels, prototypes, tau, known, offset)
-    if z.dim() == 2 and cpu.usable(z) and prototypes.dtype == z.dtype and labels.dtype == torch.int64:
-        return cpu.contrasts(z, labels, prototypes, tau, known, offset)
+    if cpu.contrast_takes(z, labels, prototypes, known, offset) and cpu.usable(z):
+        return cpu.contrasts(z, labels, prototypes, tau, known, offset, contrast_by_torch)
+    return contrast_by_torch(z, labels, prototypes, tau, known, offset)
+
+
+def contrast_by_torch(
+    z: Tensor, labels: Tensor, prototypes: Tensor, tau: float, known: Tensor, offset: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
     cosines = similarities(z, prototypes) / tau
     if offset is not None:
         cosines = cosines + offset.unsqueeze(-2)
@@ -100,7 +106,9 @@ def class_sums(z: Tensor, labels: Tensor, classes: int, mask: Tensor | None = No
     """
     from fedproc.kernels import cpu
 
-    if z.dim() == 2 and not z.requires_grad and cpu.usable(z):
+    fits = z.dim() == 2 and labels.shape == z.shape[:1] and labels.dtype == torch.int64
+    fits = fits and (mask is None or (mask.shape == labels.shape and mask.dtype == torch.bool))
+    if fits and not z.requires_grad and cpu.usable(z):
         return cpu.class_sums(z, labels, classes, mask)
     members = labels.unsqueeze(-2) == torch.arange(classes, device=labels.device).unsqueeze(-1)
     if mask is not None:

@@ -122,7 +122,7 @@ def test_the_mean_of_contrasts_that_count(known: list[bool]) -> None:
     z, own, labels = normals(7, 19).requires_grad_(), normals(3, 19, seed=1), torch.arange(7) % 3
     among, offset, sums = torch.tensor(known), normals(3, seed=2), torch.zeros(2, dtype=torch.float64)
     slope = cpu.contrast_mean(z.detach(), labels, own, 0.5, among, offset, 0.3, sums, 1)
-    losses, counted = cpu.contrasts(z, labels, own, 0.5, among, offset)
+    losses, counted = prototypes.contrast(z, labels, own, 0.5, among, offset)
     mean = losses.sum() / max(1, int(among[labels].sum()))
     (wanted,) = torch.autograd.grad(0.3 * mean, z)
     assert counted is None or counted.tolist() == among[labels].tolist()
@@ -254,13 +254,13 @@ def test_a_damaged_library_is_compiled_again_and_never_loaded(tmp_path: Path, da
 @pytest.mark.parametrize("wrong", [3, -1, 2**40])
 def test_labels_that_are_no_classes_are_refused(wrong: int) -> None:
     logits, z, labels = torch.randn(4, 3), torch.randn(4, 19), torch.tensor([0, 1, wrong, 2])
-    prototypes, known = torch.randn(3, 19), torch.ones(3, dtype=torch.bool)
+    own, known = torch.randn(3, 19), torch.ones(3, dtype=torch.bool)
     with pytest.raises(IndexError, match="none of the classes"):
         cpu.cross_entropies(logits, labels)
     with pytest.raises(IndexError, match="none of the classes"):
         cpu.cross_entropy_mean(logits, labels, None, 1.0, torch.zeros(2, dtype=torch.float64), 1)
     with pytest.raises(IndexError, match="none of the classes"):
-        cpu.contrasts(z, labels, prototypes, 0.5, known, None)
+        prototypes.contrast(z, labels, own, 0.5, known)
 
 
 def test_labels_of_other_types_are_torchs() -> None:
@@ -282,6 +282,58 @@ def test_the_gradient_of_a_cross_entropys_gradient() -> None:
     assert torch.allclose(second(cross_entropies), expected, atol=1e-6) and bool(expected.abs().sum() > 0)
     of = torch.func.grad(lambda logits: cross_entropies(logits, labels).sum())(torch.zeros(3, 3))
     assert torch.allclose(of, torch.full((3, 3), 1 / 3) - F.one_hot(labels, 3), atol=1e-6)
+
+
+def test_the_gradient_of_a_contrasts_gradient() -> None:
+    labels, own, known = torch.tensor([0, 2, 1, 0]), normals(3, 19), torch.tensor([True, True, False])
+
+    def second() -> Tensor:
+        z = normals(4, 19, seed=1).requires_grad_()
+        losses, _ = prototypes.contrast(z, labels, own, 0.5, known)
+        (slope,) = torch.autograd.grad(losses.sum(), z, create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), z)[0]
+
+    found = second()
+    with cpu.torch_only():
+        expected = second()
+    assert torch.allclose(found, expected, atol=1e-6) and bool(expected.abs().sum() > 0)
+
+
+def test_what_does_not_fit_together_is_torchs() -> None:
+    """C would read past ends, or other numbers."""
+    z, labels, own = normals(4, 19), torch.tensor([0, 2, 1, 0]), normals(3, 19, seed=1)
+    known, offset = torch.tensor([True, True, False]), normals(3, seed=2)
+    expected, _ = prototypes.contrast(z, labels, own, 0.5, known, offset)
+    found, _ = prototypes.contrast(z, labels, own, 0.5, known, offset.double())
+    assert torch.allclose(found, expected.double(), atol=1e-6)
+    for wrong in (
+        {"prototypes": normals(3, 64)}, {"prototypes": normals(3, 8)}, {"offset": torch.ones(())},
+        {"known": known.long()}, {"labels": labels[:3]}, {"labels": labels.int()},
+    ):  # fmt: skip
+        given = {"z": z, "labels": labels, "prototypes": own, "known": known, "offset": offset} | wrong
+        with pytest.raises((RuntimeError, IndexError, ValueError)):
+            prototypes.contrast(tau=0.5, **given)
+    for count in (3, 5):
+        with pytest.raises(ValueError, match="batch_size"):
+            cross_entropies(normals(4, 3), torch.zeros(count, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.int64])
+def test_class_sums_of_labels_of_any_type(dtype: torch.dtype) -> None:
+    z, labels = normals(6, 5), torch.tensor([0, 1, 2, 0, 1, 2])
+    sums, counts = prototypes.class_sums(z, labels.to(dtype), 3, torch.ones(6, dtype=torch.bool))
+    assert counts.tolist() == [2, 2, 2]
+    torch.testing.assert_close(sums, (z[:3] + z[3:]).double(), rtol=1e-6, atol=1e-6)
+    with pytest.raises(RuntimeError):
+        prototypes.class_sums(z, labels, 3, torch.ones(6))
+
+
+def test_losses_of_large_logits() -> None:
+    logits = torch.tensor([[1e4, 1e4], [100.0, 85.0]])
+    expected = F.cross_entropy(logits.double(), torch.tensor([0, 0]), reduction="none")
+    torch.testing.assert_close(
+        cpu.cross_entropies(logits, torch.tensor([0, 0])).double(), expected, rtol=0, atol=2e-7
+    )  # fmt: skip
 
 
 def test_images_smaller_than_what_is_read_at_once() -> None:

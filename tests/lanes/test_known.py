@@ -65,6 +65,10 @@ def test_more_than_is_known_is_left_alone() -> None:
         [Term(CrossEntropy(lambda: b.logits, b.labels.flip(0), b.logits))],
         [Term(CrossEntropy(lambda: 3 * b.logits, b.labels, 3 * b.logits))],
         [Term(known, torch.tensor(0.25, requires_grad=True))],
+        [Term(CrossEntropy(lambda: b.logits, b.labels, b.logits, torch.zeros(3, dtype=torch.float64)))],
+        [Term(CrossEntropy(lambda: b.logits, b.labels, b.logits, torch.zeros(())))],
+        [Term(Contrast(b.z, b.labels, torch.ones(3, 20), 1.0, torch.ones(3, dtype=torch.bool)))],
+        [Term(Contrast(b.z, b.labels, torch.ones(3, 19), 1.0, torch.ones(3)))],
         [Term(known, counted=torch.tensor([True, False, True]))],
         [Term(known, torch.ones(2))],
         [Term(known, torch.ones((), dtype=torch.float64))],
@@ -113,7 +117,18 @@ class Weighted(FedAvg):
         return {"cross_entropy": Term(above.values, 1 + batch.mean(batch.logits.square().mean(dim=-1)))}
 
 
-@pytest.mark.parametrize("method", [Changed, Before, Weighted])
+class Hooked(FedAvg):
+    """A hook on the logits."""
+
+    name, summary = "hooked", "half the gradient"
+
+    def loss(self, batch: Batch, local: Local) -> Terms:
+        if batch.logits.requires_grad:
+            batch.logits.register_hook(lambda g: 0.5 * g)
+        return super().loss(batch, local)
+
+
+@pytest.mark.parametrize("method", [Changed, Before, Weighted, Hooked])
 def test_what_a_method_changes_goes_through_autograd(
     train: Train, monkeypatch: pytest.MonkeyPatch, method: type[Method]
 ) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+from fedproc.errors import InputError
 from fedproc.kernels import cpu
 from fedproc.networks import NetworkSpec, build
 from fedproc.networks.chain import Chain
@@ -72,14 +75,16 @@ def test_other_chains(normalize_z: bool) -> None:
         torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-6)
 
 
-def test_a_sample_is_the_same_in_every_batch() -> None:
-    network = build(NetworkSpec("simple-cnn", 64, 1, 28, 10, True), 3)
+@pytest.mark.parametrize("classes", [7, 10, 17])
+def test_a_sample_is_the_same_in_every_batch(classes: int) -> None:
+    network = build(NetworkSpec("simple-cnn", 64, 1, 28, classes, True), 3)
     layout, images = Layout.of(network), torch.randn(133, 1, 28, 28)
     chain, params = Chain.of(network, layout, 1, 28), layout.read(network).params
     assert chain is not None
-    whole, _ = chain.outputs(params, images)
+    whole = chain.outputs(params, images)
     for first, count in ((0, 1), (60, 10), (100, 33)):
-        assert torch.equal(chain.outputs(params, images[first : first + count])[0], whole[first : first + count])
+        for some, of_all in zip(chain.outputs(params, images[first : first + count]), whole, strict=True):
+            assert torch.equal(some, of_all[first : first + count])
 
 
 def test_images_of_another_size_are_refused() -> None:
@@ -89,6 +94,80 @@ def test_images_of_another_size_are_refused() -> None:
     assert chain is not None
     with pytest.raises(ValueError, match="expected 784 values"):
         chain.forward(layout.read(network).params, torch.zeros(2, 1, 20, 20))
+
+
+def test_what_a_step_gave_stays() -> None:
+    network = build(NetworkSpec("simple-cnn", 64, 1, 28, 10, False), 3)
+    layout, images = Layout.of(network), torch.randn(2, 5, 1, 28, 28)
+    chain, params = Chain.of(network, layout, 1, 28), layout.read(network).params
+    assert chain is not None
+    z, logits = chain.forward(params, images[0])
+    held = z.detach().clone(), logits.detach().clone()
+    chain.forward(params, images[1])
+    assert torch.equal(z, held[0]) and torch.equal(logits, held[1])
+
+
+def test_a_gradient_of_another_pass_is_refused() -> None:
+    network = build(NetworkSpec("simple-cnn", 64, 1, 28, 10, False), 3)
+    layout, images = Layout.of(network), torch.randn(5, 1, 28, 28)
+    chain, weights = Chain.of(network, layout, 1, 28), layout.read(network)
+    assert chain is not None
+    gradient = torch.empty_like(weights.params)
+    first = chain.forward(weights.params, images)[0].sum()
+    second = chain.forward(weights.params, images)[0].sum()
+    with pytest.raises(RuntimeError):
+        chain.gradient(weights.params, gradient, first)
+    chain.gradient(weights.params, gradient, second)
+    with pytest.raises(RuntimeError, match="no forward pass waits"):
+        chain.gradient(weights.params, gradient, second)
+    third = chain.forward(weights.params, images)[0].sum()
+    chain.outputs(weights.params, images)  # in the same memory
+    with pytest.raises(RuntimeError, match="memory was used again"):
+        chain.gradient(weights.params, gradient, third)
+
+
+def test_hooks() -> None:
+    """On logits they change the gradient, once; one on z would see a part of its gradient, so it is refused."""
+    network = build(NetworkSpec("simple-cnn", 64, 1, 28, 10, False), 3)
+    layout, images = Layout.of(network), torch.randn(5, 1, 28, 28)
+    chain, weights = Chain.of(network, layout, 1, 28), layout.read(network)
+    assert chain is not None
+    found = []
+    for factor in (1.0, 0.5, 0.5):
+        _, logits = chain.forward(weights.params, images)
+        logits.register_hook(lambda g, factor=factor: factor * g)
+        found.append(torch.empty_like(weights.params))
+        chain.gradient(weights.params, found[-1], logits.square().sum())
+    torch.testing.assert_close(found[1], 0.5 * found[0])
+    assert torch.equal(found[1], found[2])
+    z, _ = chain.forward(weights.params, images)
+    z.register_hook(lambda g: 0.5 * g)
+    with pytest.raises(InputError, match=r"hook on batch\.z"):
+        chain.gradient(weights.params, found[0], z.square().sum())
+
+
+def test_a_copy_has_layers_of_its_own() -> None:
+    network = build(NetworkSpec("simple-cnn", 64, 1, 28, 10, False), 3)
+    layout, images = Layout.of(network), torch.randn(5, 1, 28, 28)
+    chain, params = Chain.of(network, layout, 1, 28), layout.read(network).params
+    assert chain is not None
+    expected = chain.outputs(params, images)[0]
+    another = copy.deepcopy(chain)
+    chain._layers[0].weight = 10**6  # of the first one alone
+    assert torch.equal(another.outputs(params, images)[0], expected)
+
+
+def test_layers_that_are_no_chain_are_left_to_autograd() -> None:
+    tied = Linear(4, 4, relu=True)
+    hooked = Linear(4, 4)
+    hooked.register_forward_hook(lambda _module, _given, out: 2 * out)
+    for encoder, features, side in (
+        ([ConvReluPool(2, 9, 3), Linear(3, 5), nn.Flatten()], 135, 8),  # acts on the last axis
+        ([nn.Flatten(), tied, tied], 4, 2),
+        ([nn.Flatten(), hooked], 4, 2),
+    ):
+        network = small(*encoder, features=features)
+        assert Chain.of(network, Layout.of(network), 2 if side == 8 else 1, side) is None
 
 
 def test_frozen_layers_are_left_to_autograd() -> None:

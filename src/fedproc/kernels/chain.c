@@ -80,11 +80,14 @@ INLINE void band(float *c, long c_row, Matrix a, const float *b, long b_row, con
         }
 }
 
-/* c = start + a b, where c has so many rows and columns. */
+/* c = start + a b, where c has so many rows and columns. A last row alone is taken with the one before it: by itself a
+ * compiler may round it differently.
+ */
 static void product(float *c, long c_row, Matrix a, const float *b, long b_row, const float *start, int rows,
                     int columns, int steps)
 {
     for (int r = 0; r < rows;) {
+        r -= r > 0 && r == rows - 1;
         const int left = rows - r, now = left >= ROWS ? ROWS : left >= 4 ? 4 : left >= 2 ? 2 : 1;
         const Matrix own = {a.at + r * a.row, a.row, a.step};
         float *to = c + r * c_row;

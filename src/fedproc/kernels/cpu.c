@@ -192,7 +192,7 @@ int contrast(const float *z, const long *labels, const float *prototypes, const 
         const float score = powers[label];
         for (int k = 0; k < K; k++)
             total += powers[k] = expf(powers[k] - top);
-        loss[b] = logf(total) + top - score;
+        loss[b] = logf(total) + (top - score);
         for (int k = 0; k < K; k++) {
             powers[k] = (powers[k] / total - (k == label)) / tau;
             along += powers[k] * cosines[k];
@@ -241,7 +241,7 @@ int cross_entropies(const float *logits, const long *labels, const float *offset
         const float score = to[labels[b]];
         for (int k = 0; k < K; k++)
             total += to[k] = expf(to[k] - top);
-        loss[b] = logf(total) + top - score;
+        loss[b] = logf(total) + (top - score);
         for (int k = 0; k < K; k++)
             to[k] = to[k] / total - (k == labels[b]);
     }

@@ -15,9 +15,9 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ MOST_SIDE = 7  # of a convolution
 CONVOLUTION, LINEAR, LINEAR_RELU, UNIT = range(4)  # layers of a chain
 BLOCK = 64  # images that go through a chain together where no gradient is wanted
 WIDEST = 16  # floats of the longest vector
+ByTorch = Callable[..., tuple[Tensor, Tensor | None]]  # what `contrasts` gives, without a C kernel
 
 
 _thread = threading.local()
@@ -201,7 +202,9 @@ class ConvReluPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
         x, w = x.contiguous(), w.contiguous()
-        y, won = conv_relu_pool_won(x, w, bias.contiguous())
+        y = torch.empty(_pooled(x, w))
+        won = torch.empty(y.shape, dtype=torch.int8)
+        call("conv_relu_pool", x, w, bias.contiguous(), y, won, *_sizes(x, w))
         ctx.save_for_backward(x, w, won)
         return y
 
@@ -210,14 +213,6 @@ class ConvReluPool(torch.autograd.Function):
         x, w, won = ctx.saved_tensors
         dw, db = torch.empty_like(w), torch.empty(w.shape[0])
         return conv_relu_pool_backward(x, w, g.contiguous(), won, dw, db, ctx.needs_input_grad[0]), dw, db
-
-
-def conv_relu_pool_won(x: Tensor, w: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """`conv_relu_pool` and which place of each window won, all of them contiguous."""
-    y = torch.empty(_pooled(x, w))
-    won = torch.empty(y.shape, dtype=torch.int8)
-    call("conv_relu_pool", x, w, bias, y, won, *_sizes(x, w))
-    return y, won
 
 
 def conv_relu_pool_backward(
@@ -269,14 +264,22 @@ class Contrast(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, z: Tensor, labels: Tensor, prototypes: Tensor, tau: float, known: Tensor, offset: Tensor | None
+        ctx: Any,
+        z: Tensor,
+        labels: Tensor,
+        prototypes: Tensor,
+        tau: float,
+        known: Tensor,
+        offset: Tensor | None,
+        by_torch: ByTorch,
     ) -> tuple[Tensor, Tensor | None]:
         given = (z, labels, prototypes, known, offset)
         plain = [None if tensor is None else tensor.contiguous() for tensor in given]
         loss, counted, slope = torch.empty(len(z)), torch.empty(len(z), dtype=torch.bool), torch.empty(z.shape)
         left_out = torch.zeros(1, dtype=torch.int32)
         call("contrast", *plain, loss, counted, slope, left_out, len(z), *prototypes.shape, tau)
-        ctx.save_for_backward(slope)
+        ctx.save_for_backward(z, slope)
+        ctx.again = partial(by_torch, labels=labels, prototypes=prototypes, tau=tau, known=known, offset=offset)
         if not int(left_out):
             return loss, None
         ctx.mark_non_differentiable(counted)
@@ -284,17 +287,40 @@ class Contrast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-        (slope,) = ctx.saved_tensors
-        return slope * g.unsqueeze(-1), None, None, None, None, None
+        z, slope = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody wants the gradient of this gradient
+            (by_z,) = torch.autograd.grad(ctx.again(z)[0], z, g, create_graph=True)
+        else:
+            by_z = slope * g.unsqueeze(-1)
+        return by_z, None, None, None, None, None, None
+
+
+def contrast_takes(z: Tensor, labels: Tensor, prototypes: Tensor, known: Tensor, offset: Tensor | None) -> bool:
+    """Whether these fit together as C reads them: z (B, Q), labels (B,), prototypes (K, Q), known and offset (K,)."""
+    fits = z.dim() == 2 and labels.shape == z.shape[:1] and labels.dtype == torch.int64
+    fits = fits and prototypes.dim() == 2 and prototypes.shape[1] == z.shape[1] and prototypes.dtype == z.dtype
+    return fits and known.dtype == torch.bool and known.shape == prototypes.shape[:1] and offset_takes(offset, known)
+
+
+def offset_takes(offset: Tensor | None, like: Tensor) -> bool:
+    """Whether an offset is one of each class."""
+    return offset is None or (offset.shape == like.shape and offset.dtype == torch.float32)
 
 
 def contrasts(
-    z: Tensor, labels: Tensor, prototypes: Tensor, tau: float, known: Tensor, offset: Tensor | None
+    z: Tensor,
+    labels: Tensor,
+    prototypes: Tensor,
+    tau: float,
+    known: Tensor,
+    offset: Tensor | None,
+    by_torch: ByTorch,
 ) -> tuple[Tensor, Tensor | None]:
     """Losses (B,) of z (B, Q) against prototypes (K, Q), through which no gradient flows, and which samples count, None
-    for all.
+    for all. `by_torch` gives the same, for gradients of the gradient.
     """
-    found: tuple[Tensor, Tensor | None] = Contrast.apply(z, labels, prototypes.detach(), tau, known, offset)
+    given = (z, labels, prototypes.detach(), tau, known, offset)
+    found: tuple[Tensor, Tensor | None] = Contrast.apply(*given, by_torch)
     return found
 
 

@@ -7,6 +7,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from fedproc.cache import cache_folder
 
+OUT_OF_MEMORY = 2  # the driver's number of the error
 DYNAMIC_SHARED = 8  # the driver's number of the attribute: the most dynamic shared memory of a function
 STATIC_SHARED = 48 * 1024  # more has to be asked for
 
@@ -50,6 +52,8 @@ class Module:
         self._check(self._driver.cuModuleLoadData(ctypes.byref(self._module), binary))
 
     def _check(self, code: int) -> None:
+        if code == OUT_OF_MEMORY:
+            raise torch.OutOfMemoryError("CUDA out of memory, says the driver")
         if code:
             said = ctypes.c_char_p()
             self._driver.cuGetErrorString(code, ctypes.byref(said))
@@ -95,15 +99,21 @@ def _compiled(source: Path, defined: Mapping[str, int]) -> bytes:
     except (OSError, ValueError):
         pass
     binary = _compile(text, source.name, options)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(binary).hexdigest().encode() + b"\n" + binary)
-        Path(temporary).replace(path)
-    except OSError:
-        pass  # it is compiled again next time
+    with suppress(OSError):  # then it is compiled again next time
+        _keep(path, hashlib.sha256(binary).hexdigest().encode() + b"\n" + binary)
     return binary
+
+
+def _keep(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(name).replace(path)
+    finally:
+        Path(name).unlink(missing_ok=True)
 
 
 def missing() -> str | None:

@@ -103,9 +103,10 @@ def choose(
         count = min(cohort, _room(settings, share.memory)) if lanes == "auto" else int(lanes)
         stacked = StackedExecutor(count, threads or share.cores)
         stacked.fixed = lanes != "auto"
+        simple = any(setting.spec.name == "simple-cnn" for setting in settings)
         if on_gpu and (reason := kernels.missing()) is not None:
             stacked.notes.append(f"without own kernels, on torch's grouped convolutions: {reason}")
-        elif on_gpu and (reason := cuda.missing()) is not None:
+        elif on_gpu and simple and (reason := cuda.missing()) is not None:
             stacked.notes.append(f"without the kernels of the whole simple CNN, layer by layer: {reason}")
         return stacked
     if kind == "streamed":

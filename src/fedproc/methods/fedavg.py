@@ -65,6 +65,7 @@ def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
         from fedproc.kernels import losses
 
         return losses.cross_entropies(logits, labels)
-    if logits.dim() == 2 and labels.dtype == torch.int64 and cpu.usable(logits):
+    fits = logits.dim() == 2 and labels.shape == logits.shape[:1] and labels.dtype == torch.int64
+    if fits and cpu.usable(logits):
         return cpu.cross_entropies(logits, labels)
     return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none").view(labels.shape)

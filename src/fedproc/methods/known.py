@@ -27,6 +27,8 @@ def slopes(terms: Sequence[Term], batch: Batch, sums: Tensor) -> Slopes | None:
     kinds = [_kind(term, batch) for term in terms]
     if None in weights or None in kinds or len(set(kinds)) < len(kinds):
         return None
+    if batch.z._backward_hooks or batch.logits._backward_hooks:
+        return None
     by_z: Tensor | None = None
     by_logits: Tensor | None = None
     for place, (term, weight) in enumerate(zip(terms, weights, strict=True), start=1):
@@ -47,8 +49,11 @@ def _kind(term: Term, batch: Batch) -> type | None:
         known = False
     elif type(values) is CrossEntropy:
         known = values.labels is batch.labels and values.own is batch.logits
+        known = known and cpu.offset_takes(values.offset, batch.logits[0])
     elif type(values) is Contrast:
-        known = values.labels is batch.labels and values.z is batch.z and values.prototypes.dtype == batch.z.dtype
+        known = values.labels is batch.labels and values.z is batch.z
+        own = (values.prototypes, values.known, values.offset)
+        known = known and cpu.contrast_takes(batch.z, batch.labels, *own)
     else:
         known = False
     return type(values) if known and term.counted is None else None

@@ -15,6 +15,7 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
+from fedproc.errors import InputError
 from fedproc.kernels import cpu
 from fedproc.networks.flat import Layout
 from fedproc.networks.layers import ConvReluPool, Linear
@@ -26,12 +27,20 @@ MOST_ROOMS = 4  # sizes of batches whose memory is kept
 @dataclass(frozen=True)
 class _Room:
     """Memory for a batch: what layers give, which places of convolutions' windows won, what a layer needs for the time
-    being, z and logits with what they are given a gradient through.
+    being.
     """
 
     gave: Tensor
     won: Tensor
     scratch: Tensor
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """A batch on its way back: z and logits are what its loss is made of."""
+
+    images: Tensor
+    room: _Room
     z: Tensor
     logits: Tensor
 
@@ -41,58 +50,77 @@ class Chain:
 
     def __init__(self, layers: Sequence[cpu.Layer]) -> None:
         self._layers = (cpu.Layer * len(layers))(*layers)
-        self._at, self._count = ctypes.addressof(self._layers), len(layers)
+        self._count = len(layers)
         self._gave = sum(layer.outputs for layer in layers)
         self._won = sum(layer.outputs for layer in layers if layer.kind == cpu.CONVOLUTION)
         self._widest = max(max(layer.inputs, layer.outputs) for layer in layers)
         self._inputs, self._features, self._classes = layers[0].inputs, layers[-1].inputs, layers[-1].outputs
         self._rooms: dict[int, _Room] = {}
-        self._last: tuple[Tensor, _Room] | None = None  # a batch of images on its way back
+        self._last: _Pass | None = None
 
     @classmethod
     def of(cls, network: Network, layout: Layout, channels: int, side: int) -> Chain | None:
         """For images (B, channels, side, side). None where the encoder is anything else than our own small layers, one
-        after the other, or where not all of their parameters are trained.
+        after the other, where one of them stands twice or has hooks, or where not all of their parameters are trained.
         """
         if type(network.encoder) is not nn.Sequential or layout.channels_last:
             return None
         modules = [each for each in (*network.encoder, *network.head) if type(each) is not nn.Flatten]
-        if not all(_small(module) for module in modules):
+        if not all(_small(module) for module in modules) or len({*modules}) < len(modules):
+            return None
+        if any(_hooked(module) for module in network.modules()):
             return None
         names = [name for name, _ in layout.params]
         ends = [sum(prod(shape) for _, shape in layout.params[:place]) for place in range(len(names))]
         try:
-            return cls(list(_layers(network, modules, dict(zip(names, ends, strict=True)), (channels, side, side))))
+            layers = list(_layers(network, modules, dict(zip(names, ends, strict=True)), (channels, side, side)))
         except KeyError:
             return None
+        gave = [channels * side * side, *(layer.outputs for layer in layers)]
+        return cls(layers) if all(layer.inputs == given for layer, given in zip(layers, gave, strict=False)) else None
 
     def forward(self, params: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
-        """z (B, Q) and logits (B, K), of which a loss is to be made; they last until the next forward pass."""
+        """z (B, Q) and logits (B, K), of which a loss is to be made before the next forward pass."""
         room, images = self._room(len(images)), images.contiguous()
-        self._forward(params, images, room, room.won, room.z, room.logits)
-        self._last = images, room
-        return room.z, room.logits
+        z, logits = torch.empty(len(images), self._features), torch.empty(len(images), self._classes)
+        self._forward(params, images, room, room.won, z, logits)
+        self._last = _Pass(images, room, z.requires_grad_(), logits.requires_grad_())
+        return z, logits
 
     def outputs(self, params: Tensor, images: Tensor) -> tuple[Tensor, Tensor]:
         """z and logits without a gradient."""
         batch, room = len(images), self._room(min(len(images), cpu.BLOCK))
         z, logits = torch.empty(batch, self._features), torch.empty(batch, self._classes)
+        if self._last is not None and self._last.room is room:
+            self._last = None  # its memory is used again
         self._forward(params, images.contiguous(), room, None, z, logits)
         return z, logits
 
     def backward(self, params: Tensor, gradient: Tensor, by_z: Tensor | None, by_logits: Tensor | None) -> None:
         """Writes the gradient of a loss by those of the last z and logits; None: it does not depend on them."""
-        assert self._last is not None
-        (images, room), self._last = self._last, None
+        last, self._last = self._waiting(), None
         slopes = [None if slope is None else slope.contiguous() for slope in (by_logits, by_z)]
-        memory = (room.gave, room.won, room.z, *slopes, gradient, room.scratch)
-        cpu.call("chain_backward", self._at, params, images, *memory, self._count, self._widest, len(images))
+        memory = (last.room.gave, last.room.won, last.z, *slopes, gradient, last.room.scratch)
+        sizes = (self._count, self._widest, len(last.images))
+        cpu.call("chain_backward", ctypes.addressof(self._layers), params, last.images, *memory, *sizes)
 
     def gradient(self, params: Tensor, gradient: Tensor, total: Tensor) -> None:
         """The same of a loss that was made of the last z and logits."""
-        assert self._last is not None
-        _, room = self._last
-        self.backward(params, gradient, *torch.autograd.grad(total, (room.z, room.logits), allow_unused=True))
+        last = self._waiting()
+        if last.z._backward_hooks:
+            raise InputError(
+                "loss: a hook on batch.z would miss what its gradient gets through the logits; change the gradient in "
+                "the method's `correct`, or set FEDPROC_KERNELS=0"
+            )
+        slopes = torch.autograd.grad(total, (last.z, last.logits), allow_unused=True)
+        if all(slope is None for slope in slopes):
+            raise RuntimeError("the loss was not made of the last forward pass")
+        self.backward(params, gradient, *slopes)
+
+    def _waiting(self) -> _Pass:
+        if self._last is None:
+            raise RuntimeError("no forward pass waits for its gradient: it had one, or its memory was used again")
+        return self._last
 
     def _forward(
         self, params: Tensor, images: Tensor, room: _Room, won: Tensor | None, z: Tensor, logits: Tensor
@@ -100,7 +128,8 @@ class Chain:
         if images.numel() != len(images) * self._inputs:
             raise ValueError(f"images of {tuple(images.shape[1:])}: expected {self._inputs} values in each")
         memory = (room.gave, won, z, logits, room.scratch)
-        cpu.call("chain_forward", self._at, params, images, *memory, self._count, len(images))
+        layers = ctypes.addressof(self._layers)
+        cpu.call("chain_forward", layers, params, images, *memory, self._count, len(images))
 
     def _room(self, batch: int) -> _Room:
         if batch not in self._rooms:
@@ -110,14 +139,17 @@ class Chain:
                 gave=torch.empty(batch * self._gave),
                 won=torch.empty(batch * self._won, dtype=torch.int8),
                 scratch=torch.empty(2 * self._widest * (batch + cpu.WIDEST)),
-                z=torch.empty(batch, self._features).requires_grad_(),
-                logits=torch.empty(batch, self._classes).requires_grad_(),
             )
         return self._rooms[batch]
 
 
 def _small(module: nn.Module) -> bool:
     return type(module) is Linear or (type(module) is ConvReluPool and module.kernel_size[0] <= cpu.MOST_SIDE)
+
+
+def _hooked(module: nn.Module) -> bool:
+    kinds = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(kinds)
 
 
 def _layers(

@@ -15,6 +15,9 @@ MOST_FEATURES = 1024  # of the linear kernel; larger products are torch's
 class ConvReluPool(nn.Conv2d):
     """Convolution, relu, 2x2 max pooling."""
 
+    def __init__(self, channels: int, out: int, side: int) -> None:
+        super().__init__(channels, out, side)
+
     def forward(self, input: Tensor) -> Tensor:
         if kernels.usable(input) and max(self.in_channels, self.out_channels) <= MOST_CHANNELS:
             from fedproc.kernels.conv_pool import conv_relu_pool
