@@ -197,7 +197,8 @@ def launch(system: System, command: list[str], log: Path, here: bool) -> str | N
 
 
 def _last(text: str) -> str:
-    return (text.strip().splitlines() or ["no output"])[-1]
+    """The last line that is more than a rule."""
+    return next((line for line in reversed(text.splitlines()) if any(map(str.isalnum, line))), "no output")
 
 
 def table(title: str, rows: list[Row]) -> Table:

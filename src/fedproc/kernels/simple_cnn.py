@@ -139,7 +139,7 @@ class SimpleCnn:
             given["y1"] = space(self._hidden)
         z, logits = space(FEATURES[3]), space(sizes.classes)
         apart = _stride(params)
-        per = self._per(lanes, batch)
+        per = _per(lanes, batch, BLOCKS * self._processors)
         self._module.launch(
             "conv_forward", (ceil_div(batch, per), lanes), THREADS, self._forward,
             images, _stride(images), params, apart, given.get("y1"), given["y2"], batch, per,
@@ -169,7 +169,7 @@ class SimpleCnn:
             of_z, of_logits, params, _stride(params), given["y2"], *activations, *reversed(slopes), batch,
         )  # fmt: skip
         input2, weights2, weights1 = self._convolutions
-        per = self._per(lanes, batch)
+        per = _per(lanes, batch, BLOCKS * self._processors)
         blocks = ceil_div(batch, per)
 
         def parts(size: int) -> Tensor:
@@ -205,20 +205,21 @@ class SimpleCnn:
             part1, part2, blocks, gradient, to,
         )  # fmt: skip
 
-    def _per(self, lanes: int, batch: int) -> int:
-        """Images that a block of the convolutions takes one after the other: the number by which all are done first.
-        What a block does besides takes as long as some images.
-        """
-        at_once = BLOCKS * self._processors
-
-        def time(per: int) -> int:
-            return ceil_div(lanes * ceil_div(batch, per), at_once) * (per + 2 * IMAGES)
-
-        return min(range(IMAGES, max(IMAGES, batch) + IMAGES, IMAGES), key=time)
-
     def _tall(self, lanes: int, batch: int) -> int:
         """Tiles of 16 samples that a block of the linear layers takes: two where there is work enough."""
         return 1 if lanes * ceil_div(batch, 16) <= 2 * self._processors else 2
+
+
+@lru_cache(maxsize=1024)  # of large batches it takes milliseconds
+def _per(lanes: int, batch: int, at_once: int) -> int:
+    """Images that a block of the convolutions takes one after the other: the number by which all are done first, of so
+    many blocks at once. What a block does besides takes as long as some images.
+    """
+
+    def time(per: int) -> int:
+        return ceil_div(lanes * ceil_div(batch, per), at_once) * (per + 2 * IMAGES)
+
+    return min(range(IMAGES, max(IMAGES, batch) + IMAGES, IMAGES), key=time)
 
 
 def _begins_at(tensor: Tensor, by: int) -> bool:
