@@ -35,6 +35,23 @@ def test_tau_divides_the_cosines() -> None:
     assert prototype_loss(z, torch.tensor([0]), c, tau=0.5).item() == pytest.approx(math.log(math.exp(2) + 1) - 2)
 
 
+def test_tau_may_be_a_tensor_through_which_a_gradient_flows() -> None:
+    made = torch.Generator().manual_seed(0)
+    z, c = (torch.randn(rows, 4, generator=made) for rows in (6, 3))
+    labels, known = torch.arange(6) % 3, torch.ones(3, dtype=torch.bool)
+    tau, offset = torch.tensor(0.5, requires_grad=True), torch.zeros(3, requires_grad=True)
+    expected = prototypes.contrast(z, labels, c, 0.5, known)[0]
+    torch.testing.assert_close(prototypes.contrast(z, labels, c, tau, known)[0], expected)
+    losses = prototypes.contrast(z, labels, c, tau, known, offset)[0]
+    torch.testing.assert_close(losses, expected)
+    losses.sum().backward()
+    step = 1e-2
+    up, down = (float(prototypes.contrast(z, labels, c, 0.5 + s, known)[0].sum()) for s in (step, -step))
+    assert tau.grad is not None and float(tau.grad) == pytest.approx((up - down) / (2 * step), rel=1e-2)
+    shares = torch.softmax(prototypes.similarities(z, c) / 0.5, dim=-1) - torch.nn.functional.one_hot(labels)
+    torch.testing.assert_close(offset.grad, shares.sum(dim=0))
+
+
 def test_unknown_class_is_out_of_the_denominator_and_counts_nothing() -> None:
     z = torch.tensor([[1.0, 0.0], [1.0, 0.0]], requires_grad=True)
     c = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])

@@ -33,16 +33,24 @@ def similarities(z: Tensor, prototypes: Tensor) -> Tensor:
 
 
 def contrast(
-    z: Tensor, labels: Tensor, prototypes: Tensor, tau: float, known: Tensor, offset: Tensor | None = None
+    z: Tensor,
+    labels: Tensor,
+    prototypes: Tensor,
+    tau: float | Tensor,
+    known: Tensor,
+    offset: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """`prototype_loss` for prototypes that the payload guard has already found finite, and whether each sample counts:
     its class is known. None may stand for all of them.
 
-    `offset` (..., K) is added to the similarities/tau: the calibration by a client's own class shares.
+    `offset` (..., K) is added to the similarities/tau: the calibration by a client's own class shares. A tau that is a
+    tensor fits (..., B, K); gradients may flow through it and through the offset.
     """
     from fedproc import kernels
     from fedproc.kernels import cpu
 
+    if isinstance(tau, Tensor) or (offset is not None and offset.requires_grad):
+        return contrast_by_torch(z, labels, prototypes, tau, known, offset)
     if kernels.usable(z) and kernels.usable(prototypes):
         from fedproc.kernels.losses import contrast_takes, contrasts
 
@@ -54,7 +62,7 @@ def contrast(
 
 
 def contrast_by_torch(
-    z: Tensor, labels: Tensor, prototypes: Tensor, tau: float, known: Tensor, offset: Tensor | None
+    z: Tensor, labels: Tensor, prototypes: Tensor, tau: float | Tensor, known: Tensor, offset: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
     cosines = similarities(z, prototypes) / tau
     if offset is not None:
@@ -73,7 +81,7 @@ class Contrast:
     z: Tensor
     labels: Tensor
     prototypes: Tensor
-    tau: float
+    tau: float | Tensor
     known: Tensor
     offset: Tensor | None = None
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedproc.kernels import cpu
 from fedproc.lanes.serial import SerialNet
 from fedproc.methods.fedavg import CrossEntropy, FedAvg
+from fedproc.methods.fedproc import FedProc
 from fedproc.methods.known import slopes
 from fedproc.methods.method import Batch, Local, Method, Term, Terms
 from fedproc.prototypes import Contrast
@@ -77,6 +78,9 @@ def test_more_than_is_known_is_left_alone() -> None:
         [Term(known), Term(b.z.sum(dim=-1))],
         [Term(Contrast(2 * b.z, b.labels, contrast.prototypes, 1.0, contrast.known))],
         [Term(Contrast(b.z, b.labels, contrast.prototypes.double(), 1.0, contrast.known))],
+        [Term(Contrast(b.z, b.labels, contrast.prototypes, torch.tensor(0.5), contrast.known))],
+        [Term(Contrast(b.z, b.labels, contrast.prototypes, 1.0, contrast.known, torch.ones(3, requires_grad=True)))],
+        [Term(CrossEntropy(lambda: b.logits, b.labels, b.logits, torch.ones(3, requires_grad=True)))],
     ]
     for terms in unknown:
         assert slopes(terms, b, sums) is None and not bool(sums.any())
@@ -128,7 +132,20 @@ class Hooked(FedAvg):
         return super().loss(batch, local)
 
 
-@pytest.mark.parametrize("method", [Changed, Before, Weighted, Hooked])
+class Learnt(FedProc):
+    """A temperature through which a gradient flows."""
+
+    name, summary = "learnt", "prototypes at a temperature that depends on the batch"
+
+    def loss(self, batch: Batch, local: Local) -> Terms:
+        terms = super().loss(batch, local)
+        pull = terms["contrast"]
+        assert isinstance(pull, Term) and isinstance(pull.values, Contrast)
+        tau = 0.5 + batch.z.square().mean()
+        return {**terms, "contrast": replace(pull, values=replace(pull.values, tau=tau))}
+
+
+@pytest.mark.parametrize("method", [Changed, Before, Weighted, Hooked, Learnt])
 def test_what_a_method_changes_goes_through_autograd(
     train: Train, monkeypatch: pytest.MonkeyPatch, method: type[Method]
 ) -> None:

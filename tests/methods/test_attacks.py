@@ -136,6 +136,30 @@ WRONG: list[tuple[str, str, str, str]] = [
         "receive",
         "in place",
     ),
+    (
+        "z-in-place",
+        hook("loss", LOSS, "super().loss(batch, local)", "with torch.no_grad():\n    batch.z.mul_(0.5)"),
+        "loss",
+        "in place",
+    ),
+    (
+        "logits-in-place-later",
+        hook(
+            "loss",
+            LOSS,
+            '{"cross_entropy": Term(late)}',
+            f"def late():\n    batch.logits.detach().mul_(0.5)\n    return {CE}.view(batch.labels.shape)",
+        ),
+        "loss",
+        "in place",
+    ),
+    # gradients that some executors would not give
+    (
+        "hook-on-z",
+        hook("loss", LOSS, "super().loss(batch, local)", "batch.z.register_hook(lambda g: 0.5 * g)"),
+        "loss",
+        "hook on batch.z",
+    ),
     # states that differ by client, or by the call
     (
         "state-of-some",

@@ -303,8 +303,9 @@ def contrast_takes(z: Tensor, labels: Tensor, prototypes: Tensor, known: Tensor,
 
 
 def offset_takes(offset: Tensor | None, like: Tensor) -> bool:
-    """Whether an offset is one of each class."""
-    return offset is None or (offset.shape == like.shape and offset.dtype == torch.float32)
+    """Whether an offset is one of each class, and no gradient flows through it."""
+    fits = offset is None or (offset.shape == like.shape and offset.dtype == torch.float32)
+    return fits and (offset is None or not offset.requires_grad)
 
 
 def contrasts(

@@ -22,6 +22,14 @@ RESERVED = frozenset({*NAMES, "losses", "class_means", "class_counts", "class_co
 FAR = 1e15  # values up to which a result that is not finite is the method's doing, and no divergence
 
 
+Versions = list[tuple[Tensor, int]]
+
+
+def versions(held: object) -> Versions:
+    """The tensors, and how often each was changed in place."""
+    return [(tensor, tensor._version) for tensor in _tensors_in(held)]
+
+
 class Checked:
     """Calls hooks, naming method and hook in whatever goes wrong."""
 
@@ -30,13 +38,16 @@ class Checked:
 
     def _call(self, hook: str, *given: Any, held: Sequence[object] = ()) -> Any:
         """What the hook gives; tensors in `held` must be as they were."""
-        before = [(tensor, tensor._version) for tensor in _tensors_in(held)]
+        before = versions(held)
         with self._naming(hook):
             found = getattr(self.method, hook)
             found = found(*given) if callable(found) else found
+        self.unchanged(hook, before)
+        return found
+
+    def unchanged(self, hook: str, before: Versions) -> None:
         if any(tensor._version != version for tensor, version in before):
             self._fail(hook, "changes a tensor that it was given in place; return a new one")
-        return found
 
     def _naming(self, hook: str) -> _Naming:
         return _Naming(self, hook)

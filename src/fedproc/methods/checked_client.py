@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedproc import optimizers
 from fedproc.kernels.forks import at_once
-from fedproc.methods.checked import Checked, alike, kind, same_weights
+from fedproc.methods.checked import Checked, alike, kind, same_weights, versions
 from fedproc.methods.known import Slopes, slopes
 from fedproc.methods.method import Batch, Local, Method, Term
 from fedproc.protocol.payload import Tensors
@@ -74,7 +74,7 @@ class CheckedClient(Checked):
     def terms(self, batch: Batch, local: Local, thorough: bool = True) -> list[Term]:
         """The terms of the loss, in order."""
         if thorough:
-            found = self._call("loss", batch, local, held=[local])
+            found = self._call("loss", batch, local, held=[local, batch])
             self._names = names = self.term_names()
             fine = isinstance(found, Mapping) and set(found) == set(names)
             got = list(found) if isinstance(found, Mapping) else found
@@ -87,6 +87,7 @@ class CheckedClient(Checked):
 
     def slopes(self, batch: Batch, terms: Sequence[Term], sums: Tensor) -> Slopes | None:
         """The slopes of the loss by z and logits, where they are known; its numbers are added to the sums."""
+        self._without_hook(batch)
         return slopes(terms, batch, sums)
 
     def total(self, batch: Batch, terms: Sequence[Term], thorough: bool = True) -> Loss:
@@ -100,6 +101,7 @@ class CheckedClient(Checked):
         waiting.reverse()  # the first, most often cross-entropy, stays on the main stream
         later = at_once([partial(part, names[place], terms[place]) for place in waiting])
         parts.update(zip(waiting, later, strict=True))
+        self._without_hook(batch)
         total = parts[0][0]
         for place in range(1, len(terms)):
             total = total + parts[place][0]
@@ -109,8 +111,10 @@ class CheckedClient(Checked):
         """A term times its weight, and without it."""
         values, counted, weight = term.values, term.counted, term.weight
         if callable(values):
+            before = versions(batch) if thorough else []
             with self._naming("loss"):
                 found = values()
+            self.unchanged("loss", before)
             values, counted = found if isinstance(found, tuple) and len(found) == 2 else (found, counted)
         if thorough:
             self._check_term(name, values, counted, weight, batch)
@@ -122,6 +126,15 @@ class CheckedClient(Checked):
         else:
             mean = batch.mean(values, counted)
         return mean if weight is None else weight * mean, mean if weight is None else mean.detach()
+
+    def _without_hook(self, batch: Batch) -> None:
+        """Kernels give z and logits their gradients apart, and clients side by side share one z."""
+        if batch.z._backward_hooks:
+            self._fail(
+                "loss",
+                "puts a hook on batch.z, which would miss what its gradient gets through the logits; change the "
+                "gradient in `correct`",
+            )
 
     def _check_term(self, name: str, values: object, counted: object, weight: object, batch: Batch) -> None:
         lead, samples = batch.labels.shape[:-1], batch.labels.shape

@@ -27,7 +27,7 @@ def slopes(terms: Sequence[Term], batch: Batch, sums: Tensor) -> Slopes | None:
     kinds = [_kind(term, batch) for term in terms]
     if None in weights or None in kinds or len(set(kinds)) < len(kinds):
         return None
-    if batch.z._backward_hooks or batch.logits._backward_hooks:
+    if batch.logits._backward_hooks:
         return None
     by_z: Tensor | None = None
     by_logits: Tensor | None = None
@@ -37,6 +37,7 @@ def slopes(terms: Sequence[Term], batch: Batch, sums: Tensor) -> Slopes | None:
         if isinstance(values, CrossEntropy):
             by_logits = cpu.cross_entropy_mean(batch.logits, batch.labels, values.offset, weight, sums, place)
         elif isinstance(values, Contrast):
+            assert not isinstance(values.tau, Tensor)
             own = (values.prototypes, values.tau, values.known, values.offset)
             by_z = cpu.contrast_mean(batch.z, batch.labels, *own, weight, sums, place)
     return by_z, by_logits
@@ -53,7 +54,7 @@ def _kind(term: Term, batch: Batch) -> type | None:
     elif type(values) is Contrast:
         known = values.labels is batch.labels and values.z is batch.z
         own = (values.prototypes, values.known, values.offset)
-        known = known and cpu.contrast_takes(batch.z, batch.labels, *own)
+        known = known and not isinstance(values.tau, Tensor) and cpu.contrast_takes(batch.z, batch.labels, *own)
     else:
         known = False
     return type(values) if known and term.counted is None else None

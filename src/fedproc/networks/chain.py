@@ -15,7 +15,6 @@ from math import prod
 import torch
 from torch import Tensor, nn
 
-from fedproc.errors import InputError
 from fedproc.kernels import cpu
 from fedproc.networks.flat import Layout
 from fedproc.networks.layers import ConvReluPool, Linear
@@ -61,14 +60,15 @@ class Chain:
     @classmethod
     def of(cls, network: Network, layout: Layout, channels: int, side: int) -> Chain | None:
         """For images (B, channels, side, side). None where the encoder is anything else than our own small layers, one
-        after the other, where one of them stands twice or has hooks, or where not all of their parameters are trained.
+        after the other, where one of them stands twice, has hooks or a `forward` of its own, or where not all of their
+        parameters are trained.
         """
         if type(network.encoder) is not nn.Sequential or layout.channels_last:
             return None
         modules = [each for each in (*network.encoder, *network.head) if type(each) is not nn.Flatten]
         if not all(_small(module) for module in modules) or len({*modules}) < len(modules):
             return None
-        if any(_hooked(module) for module in network.modules()):
+        if any(_hooked(module) or "forward" in vars(module) for module in network.modules()):
             return None
         names = [name for name, _ in layout.params]
         ends = [sum(prod(shape) for _, shape in layout.params[:place]) for place in range(len(names))]
@@ -107,11 +107,6 @@ class Chain:
     def gradient(self, params: Tensor, gradient: Tensor, total: Tensor) -> None:
         """The same of a loss that was made of the last z and logits."""
         last = self._waiting()
-        if last.z._backward_hooks:
-            raise InputError(
-                "loss: a hook on batch.z would miss what its gradient gets through the logits; change the gradient in "
-                "the method's `correct`, or set FEDPROC_KERNELS=0"
-            )
         slopes = torch.autograd.grad(total, (last.z, last.logits), allow_unused=True)
         if all(slope is None for slope in slopes):
             raise RuntimeError("the loss was not made of the last forward pass")
@@ -137,7 +132,7 @@ class Chain:
                 self._rooms.clear()
             self._rooms[batch] = _Room(
                 gave=torch.empty(batch * self._gave),
-                won=torch.empty(batch * self._won, dtype=torch.int8),
+                won=torch.empty(max(1, batch * self._won), dtype=torch.int8),  # none at all would be no gradient for C
                 scratch=torch.empty(2 * self._widest * (batch + cpu.WIDEST)),
             )
         return self._rooms[batch]
