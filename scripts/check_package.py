@@ -30,7 +30,9 @@ INSIDE = (
     "kernels/cpu.h",
     "kernels/cpu.c",
     "kernels/conv.c",
+    "kernels/products.c",
     "kernels/chain.c",
+    "kernels/losses.c",
     "kernels/simple_cnn.cu",
 )
 LEFT_OUT = re.compile(r"/(\.venv|\.git|\.ci|site|checkpoint|__pycache__)/|docs/results/.*/(runs|seed-)|\.safetensors$")

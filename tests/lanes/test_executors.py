@@ -80,6 +80,7 @@ def test_serial_and_stacked_agree(
 RIVALS = sorted(set(METHODS) - {"fedavg", "fedproc", "solo"})
 PLAIN = ("fedma",)  # for networks without batch-norm alone
 FLOAT32 = ("central", "fedavgm", "fednova", "fedprox", "moon", "scaffold", "two-stage")  # the others in the slow tests
+ROUGH = {"feddecorr": 1e-3}  # in float32: of two samples its gradient is 0 but for rounding, over small deviations
 QUICK = ("ditto", "fedma", "fedtgp", "fine-tuning")  # with one network; test_own_models has all executors
 AGREEING = [
     pytest.param(network, method, dtype, tolerance, marks=[] if quick else pytest.mark.slow)
@@ -87,7 +88,7 @@ AGREEING = [
     for method in RIVALS
     for dtype, tolerance, quick in (
         ("float64", 1e-9, method not in QUICK or network == "simple-cnn"),
-        ("float32", 1e-5, method in FLOAT32),
+        ("float32", ROUGH.get(method, 1e-5), method in FLOAT32),
     )
     if network != "batch-norm" or method not in PLAIN
 ]

@@ -75,6 +75,42 @@ def test_other_chains(normalize_z: bool, batch: int) -> None:
         torch.testing.assert_close(gradient, wanted, rtol=1e-4, atol=1e-6)
 
 
+def ends_with_relu() -> Network:
+    network = small(nn.Flatten(), Linear(12, 5, relu=True), features=5)
+    network.head = nn.Sequential(Linear(5, 7, relu=True))
+    network.classifier = Linear(7, 3)
+    return network
+
+
+@pytest.mark.parametrize(
+    ("network", "shape"),
+    [
+        (build(NetworkSpec("simple-cnn", 64, 1, 28, 3, False), 3), (1, 28, 28)),
+        (build(NetworkSpec("simple-cnn", 64, 3, 32, 3, True), 3), (3, 32, 32)),
+        (small(nn.Flatten(), Linear(12, 5, relu=True), features=5), (3, 2, 2)),
+        (ends_with_relu(), (3, 2, 2)),
+    ],
+    ids=["raw", "normalised", "small", "relu"],
+)
+@pytest.mark.parametrize("count", [1, cpu.BLOCK, 2 * cpu.BLOCK + 3])
+def test_sums_by_class(network: Network, shape: tuple[int, ...], count: int) -> None:
+    """Those of z of the bank's images, by index, for each class: the same as of all z in float64."""
+    made = torch.Generator().manual_seed(0)
+    bank = torch.randint(0, 256, (200, *shape), generator=made, dtype=torch.uint8)
+    index, labels = torch.randint(0, 200, (count,), generator=made), torch.randint(0, 2, (count,), generator=made)
+    levels = torch.full((shape[0],), 120.0), torch.full((shape[0],), 0.02)
+    layout = Layout.of(network)
+    weights, chain = layout.read(network), Chain.of(network, layout, *shape[:2])
+    assert chain is not None
+    sums, counts = chain.class_sums(weights.params, bank, index, labels, levels)
+    z = copy.deepcopy(network).double()((bank[index].double() - 120) * 0.02)[0].detach()
+    expected = torch.stack([z[labels == k].sum(0) for k in range(3)])
+    torch.testing.assert_close(sums, expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(counts, torch.bincount(labels, minlength=3)) and not bool(sums[2].any())
+    again, _ = chain.class_sums(weights.params, bank, index, labels, levels)
+    assert torch.equal(sums, again)
+
+
 @pytest.mark.parametrize("classes", [7, 10, 17])
 def test_a_sample_is_the_same_in_every_batch(classes: int) -> None:
     network = build(NetworkSpec("simple-cnn", 64, 1, 28, classes, True), 3)

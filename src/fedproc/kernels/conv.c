@@ -6,6 +6,9 @@
  * the rest is unused. What is read past an image's end stays within a padded copy.
  */
 
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,6 +60,16 @@ typedef struct {
     int weights, W, PH, PW;
 } Frame;
 
+/* What a channel's WIDE windows have, of sums of the pixels in their upper and lower rows, two vectors of each. */
+INLINE void note_windows(const wide *upper, const wide *lower, float bias, float *y, signed char *won)
+{
+    const wide sums[4] = {EVEN(upper[0], upper[1]), ODD(upper[0], upper[1]), EVEN(lower[0], lower[1]),
+                          ODD(lower[0], lower[1])};
+    wide_i which;
+    *(wide_u *)y = largest(sums, (wide){0} + bias, &which);
+    *(wide_c *)won = __builtin_convertvector(which, wide_c);
+}
+
 /* WIDE neighbouring windows of so many channels; values and winners are `apart` from channel to channel. */
 INLINE void windows_by_pixels(Frame f, const float *corner, const float *w, const float *bias, float *y,
                               signed char *won, int apart, const int channels)
@@ -73,14 +86,50 @@ INLINE void windows_by_pixels(Frame f, const float *corner, const float *w, cons
         }
     }
 #pragma GCC unroll 8
-    for (int n = 0; n < channels; n++) {
-        const wide sums[4] = {EVEN(a[n][0][0], a[n][0][1]), ODD(a[n][0][0], a[n][0][1]),
-                              EVEN(a[n][1][0], a[n][1][1]), ODD(a[n][1][0], a[n][1][1])};
-        wide_i which;
-        *(wide_u *)(y + n * apart) = largest(sums, (wide){0} + bias[n], &which);
-        *(wide_c *)(won + n * apart) = __builtin_convertvector(which, wide_c);
+    for (int n = 0; n < channels; n++)
+        note_windows(a[n][0], a[n][1], bias[n], y + n * apart, won + n * apart);
+}
+
+#ifdef __AVX512F__
+enum { AND_A_HALF = 3 * WIDE / 4, FEWER = 3 }; /* windows of a row with so many vectors of pixels; channels that fit then */
+
+/* The second half of a row's second vector of pixels, and the first half of the next row's. */
+INLINE wide halves(const float *row, const float *next)
+{
+    const __m512d low = _mm512_castpd256_pd512(_mm256_loadu_pd((const double *)(row + WIDE)));
+    return (wide)_mm512_insertf64x4(low, _mm256_loadu_pd((const double *)next), 1);
+}
+
+/* Two rows of AND_A_HALF windows of FEWER channels: the pixels of both fill three vectors. */
+static void rows_by_pixels(Frame f, const float *corner, const float *w, const float *bias, float *y, signed char *won,
+                           int apart)
+{
+    wide a[FEWER][2][3] = {{{{0}}}};
+    for (int k = 0; k < f.weights; k++) {
+        wide x[2][3];
+#pragma GCC unroll 8
+        for (int part = 0; part < 2; part++) {
+            const float *row = corner + f.offset[k] + part * f.W, *next = row + 2 * f.W;
+            x[part][0] = *(const wide_u *)row;
+            x[part][1] = halves(row, next);
+            x[part][2] = *(const wide_u *)(next + WIDE / 2);
+        }
+#pragma GCC unroll 8
+        for (int n = 0; n < FEWER; n++) {
+            const float weight = w[n * f.weights + k];
+#pragma GCC unroll 8
+            for (int i = 0; i < 3; i++)
+                a[n][0][i] += weight * x[0][i], a[n][1][i] += weight * x[1][i];
+        }
+    }
+#pragma GCC unroll 8
+    for (int n = 0; n < FEWER; n++) {
+        const wide upper[2] = {a[n][0][2], a[n][0][2]}, lower[2] = {a[n][1][2], a[n][1][2]};
+        note_windows(a[n][0], a[n][1], bias[n], y + n * apart, won + n * apart);
+        note_windows(upper, lower, bias[n], y + n * apart + WIDE, won + n * apart + WIDE); /* the second half is not wanted */
     }
 }
+#endif
 
 /* All windows of so many channels of an image; what a row of windows writes past its end the next one writes again. */
 INLINE void image_by_pixels(Frame f, const float *x, const float *w, const float *bias, float *y, signed char *won,
@@ -92,16 +141,30 @@ INLINE void image_by_pixels(Frame f, const float *x, const float *w, const float
                               channels);
 }
 
+/* The same; gives how many channels, of `left` ones. */
+static int some_by_pixels(Frame f, const float *x, const float *w, const float *bias, float *y, signed char *won, int apart,
+                          int left)
+{
+#ifdef __AVX512F__
+    if (f.PW == AND_A_HALF && f.PH % 2 == 0 && left >= FEWER) {
+        for (int row = 0; row < f.PH; row += 2)
+            rows_by_pixels(f, x + 2 * row * f.W, w, bias, y + row * f.PW, won + row * f.PW, apart);
+        return FEWER;
+    }
+#endif
+    if (left >= CHANNELS)
+        image_by_pixels(f, x, w, bias, y, won, apart, CHANNELS);
+    else
+        image_by_pixels(f, x, w, bias, y, won, apart, 1);
+    return left >= CHANNELS ? CHANNELS : 1;
+}
+
 static void by_pixels(Frame f, const float *x, const float *w, const float *bias, float *y, signed char *won, int N,
                       float *values, signed char *winners)
 {
     const int windows = f.PH * f.PW, apart = windows + WIDE;
     for (int n = 0; n < N;) {
-        const int channels = N - n >= CHANNELS ? CHANNELS : 1;
-        if (channels == CHANNELS)
-            image_by_pixels(f, x, w + n * f.weights, bias + n, values, winners, apart, CHANNELS);
-        else
-            image_by_pixels(f, x, w + n * f.weights, bias + n, values, winners, apart, 1);
+        const int channels = some_by_pixels(f, x, w + n * f.weights, bias + n, values, winners, apart, N - n);
         for (int i = 0; i < channels; i++, n++) {
             memcpy(y + n * windows, values + i * apart, sizeof(float) * (size_t)windows);
             if (won)
@@ -132,6 +195,29 @@ INLINE void windows_by_channels(Frame f, const float *corner, const v16 *w, floa
     }
 }
 
+/* `from` (windows, 16) as `to` (channels, windows). */
+static void turn_bytes(const signed char *from, signed char *to, int channels, int windows)
+{
+    for (int i = 0; i < windows && windows >= 16; i += 16) {
+        const int at = i + 16 <= windows ? i : windows - 16;
+        c16 now[16], next[16];
+        memcpy(now, from + 16 * at, sizeof(now));
+        for (int round = 1; round < 16; round *= 2) { /* as in turn_tile */
+#pragma GCC unroll 8
+            for (int r = 0; r < 8; r++) {
+                next[2 * r] = SHUFFLED(c16, now[r], now[r + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+                next[2 * r + 1] = SHUFFLED(c16, now[r], now[r + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+            }
+            memcpy(now, next, sizeof(now));
+        }
+        for (int n = 0; n < channels; n++)
+            memcpy(to + (long)n * windows + at, now + n, 16);
+    }
+    for (int n = 0; n < channels && windows < 16; n++)
+        for (int i = 0; i < windows; i++)
+            to[n * windows + i] = from[16 * i + n];
+}
+
 static void by_channels(Frame f, const float *x, const v16 *w, float *y, signed char *won, int channels, float *values,
                         signed char *winners)
 {
@@ -154,12 +240,9 @@ static void by_channels(Frame f, const float *x, const v16 *w, float *y, signed 
                 windows_by_channels(f, corner, w, to, who, 1);
             c += now;
         }
-    for (int n = 0; n < channels; n++)
-        for (int i = 0; i < windows; i++)
-            y[n * windows + i] = values[16 * i + n];
-    for (int n = 0; won && n < channels; n++)
-        for (int i = 0; i < windows; i++)
-            won[n * windows + i] = winners[16 * i + n];
+    turn_back(values, y, channels, windows, 16);
+    if (won)
+        turn_bytes(winners, won, channels, windows);
 }
 
 /* Weights of 16 channels side by side, with the bias behind them, for each 16 of the N. */

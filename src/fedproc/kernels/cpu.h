@@ -34,12 +34,44 @@ typedef i8 wide_i;
 #define INLINE static inline __attribute__((always_inline))
 #define SELECT(mask, a, b, I, V) ((V)(((mask) & (I)(a)) | (~(mask) & (I)(b))))
 
+/* Where the elements of a matrix are: row r, step s. */
+typedef struct {
+    const float *at;
+    long row, step;
+} Matrix;
+
+static inline int padded(int count)
+{
+    return (count + WIDE - 1) / WIDE * WIDE;
+}
+
+#pragma GCC visibility push(hidden) /* from what Python calls */
+
+/* c = start + a b, where c has so many rows and columns; no start (null) is 0. */
+void product(float *c, long c_row, Matrix a, const float *b, long b_row, const float *start, int rows, int columns,
+             int steps);
+
+/* x (B, K) as `to` (K, apart): samples side by side, and 0 from B on. */
+void turn(const float *x, float *to, int B, int K, int apart);
+
+/* `from` (N, apart) as y (B, N). */
+void turn_back(const float *from, float *y, int B, int N, int apart);
+
+/* `to` is `vector` with length 1, or 0 where it has none; gives the length, in double, where squares of floats fit. */
+float unit(const float *vector, float *to, int n);
+
+#pragma GCC visibility pop
+
 int conv_relu_pool(const float *x, const float *w, const float *bias, float *y, signed char *won, int B, int C, int H,
                    int W, int N, int SIDE);
 int conv_relu_pool_backward(const float *x, const float *w, const float *g, const signed char *won, float *dw, float *db,
                             float *dx, int B, int C, int H, int W, int N, int SIDE);
 
-/* `to` is `vector` with length 1, or 0 where it has none; gives the length, in double, where squares of floats fit. */
-float unit(const float *vector, float *to, int n);
+int take_batch(const unsigned char *bank, const long *index, const short *row, const short *column, const short *flip,
+               const short *angle, const short *vertical, const short *brightness, const short *contrast,
+               const short *saturation, const long *cosines, const long *sines, const float *middle, const float *scale,
+               float *out, int B, int C, int H, int W, int pad, int reflect);
+int class_sums(const float *z, const long *labels, const unsigned char *mask, double *sums, long *counts, int B, int K,
+               int Q);
 
 #endif

@@ -28,7 +28,7 @@ from torch import Tensor
 from fedproc.cache import cache_folder
 from fedproc.kernels import DRAWN
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("cpu.c", "conv.c", "chain.c"))
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("cpu.c", "conv.c", "products.c", "chain.c", "losses.c"))
 HEADER = Path(__file__).with_name("cpu.h")
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math")
 SHARED = ("-fPIC", "-shared")
@@ -138,6 +138,7 @@ TAKEN = {  # by the functions: pointers, integers, floats, words of 64 bits
     "conv_relu_pool_backward": "pppppppiiiiii",
     "chain_forward": "ppppppppii",
     "chain_backward": "ppppppppppiii",
+    "chain_class_sums": "pppppppppppppiiiiii",
     "take_batch": "pppppppppppppppiiiiii",
     "contrast": "pppppppppiiif",
     "contrast_mean": "pppppppiiiiff",

@@ -133,13 +133,14 @@ class Feed:
 
 def _taken(setting: Setting, plan: Plan) -> cpu.Batches | None:
     """The plan's images where C takes them."""
-    levels, moves, images = _levels(setting), setting.augmentation, setting.train.images
+    levels, moves, images = levels_of(setting), setting.augmentation, setting.train.images
     if setting.spec.dtype != torch.float32 or not cpu.usable(levels[0]):
         return None
     return cpu.Batches(images, plan.index, plan.draws, moves.turns(images.device), levels, moves.pad, PAD)
 
 
-def _levels(setting: Setting) -> tuple[Tensor, Tensor]:
+def levels_of(setting: Setting) -> tuple[Tensor, Tensor]:
+    """What an image's bytes are normalised by, for each channel."""
     return setting.normalisation.levels(setting.spec.dtype, setting.train.images.device)
 
 
@@ -152,7 +153,7 @@ def ready_images(setting: Setting, cursor: Tensor, indices: Tensor, draws: Draws
         from fedproc.kernels.batch import batch
 
         moves, turns = setting.augmentation, setting.augmentation.turns(bank.images.device)
-        return batch(bank.images, bank.labels, cursor, indices, draws, turns, _levels(setting), moves.pad, PAD, dtype)
+        return batch(bank.images, bank.labels, cursor, indices, draws, turns, levels_of(setting), moves.pad, PAD, dtype)
     index = indices.index_select(0, cursor).squeeze(0)
     moved = {name: values.index_select(0, cursor).flatten() for name, values in draws.items()}
     flat = index.flatten()

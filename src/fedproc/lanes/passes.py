@@ -6,6 +6,7 @@ Shapes: B batch, K classes, Q features.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,11 +19,22 @@ from fedproc.protocol.task import MeansMode
 from fedproc.prototypes import class_means, class_sums
 
 
-def means_of(net: Net, job: Job, mode: MeansMode, covariances: bool = False) -> Tensors:
+class PlainNet(Net, Protocol):
+    """A network of one client."""
+
+    def clean_sums(self, job: Job) -> tuple[Tensor, Tensor] | None:
+        """Sums (K, Q) by class of z of all the job's clean images, and counts (K), where one call gives them."""
+
+
+def means_of(net: PlainNet, job: Job, mode: MeansMode, covariances: bool = False) -> Tensors:
     """Class means and counts of the job's samples under the net's weights."""
+    classes, dtype = job.setting.spec.classes, net.weights.params.dtype
+    summed = net.clean_sums(job) if mode == "clean" and not covariances else None
+    if summed is not None:
+        return {"class_means": class_means(*summed).to(dtype), "class_counts": summed[1]}
     feed = Feed(job.setting, prototype_plan(job, mode == "clean"))
-    classes = job.setting.spec.classes
-    means, counts = _means(net, feed, classes, mode)
+    sums, counts = _sums(net, feed, classes, mode)
+    means = class_means(sums, counts).to(dtype)
     found = {"class_means": means, "class_counts": counts}
     if covariances:
         found["class_covariances"] = _covariances(net, feed, classes, mode, means, counts)
@@ -30,8 +42,8 @@ def means_of(net: Net, job: Job, mode: MeansMode, covariances: bool = False) -> 
 
 
 @torch.no_grad()
-def _means(net: Net, feed: Feed, classes: int, mode: MeansMode) -> tuple[Tensor, Tensor]:
-    """Class means (K, Q) and counts (K).
+def _sums(net: Net, feed: Feed, classes: int, mode: MeansMode) -> tuple[Tensor, Tensor]:
+    """Sums (K, Q) by class, and counts (K).
 
     A clean pass is in evaluation mode; the other one uses batch statistics and leaves the running ones alone.
     """
@@ -42,7 +54,7 @@ def _means(net: Net, feed: Feed, classes: int, mode: MeansMode) -> tuple[Tensor,
         sums = step_sums if sums is None else sums + step_sums
         counts = step_counts if counts is None else counts + step_counts
     assert sums is not None and counts is not None
-    return class_means(sums, counts).to(net.weights.params.dtype), counts
+    return sums, counts
 
 
 @torch.no_grad()

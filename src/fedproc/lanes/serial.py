@@ -22,7 +22,7 @@ from torch.func import functional_call
 
 from fedproc import kernels, optimizers, streams
 from fedproc.kernels import cpu
-from fedproc.lanes.batches import Feed, training_plan
+from fedproc.lanes.batches import Feed, levels_of, training_plan
 from fedproc.lanes.evaluate import evaluate
 from fedproc.lanes.executor import Done, LaneError, answered
 from fedproc.lanes.local import Descend, Outcome, numbers, outcome, train_lanes
@@ -124,6 +124,13 @@ class SerialNet:
         assert self._chain is not None
         self._chain.backward(self.weights.params, self._gradient, by_z, by_logits)
         return self._gradient
+
+    def clean_sums(self, job: Job) -> tuple[Tensor, Tensor] | None:
+        if self._chain is None or not cpu.usable(self.weights.params):
+            return None
+        bank, index = job.setting.train, job.samples.indices
+        levels = levels_of(job.setting)
+        return self._chain.class_sums(self.weights.params, bank.images, index, bank.labels[index], levels)
 
     def train(self, mode: bool) -> None:
         self.module.train(mode)

@@ -91,10 +91,34 @@ class Chain:
         """z and logits without a gradient."""
         batch, room = len(images), self._room(min(len(images), cpu.BLOCK))
         z, logits = torch.empty(batch, self._features), torch.empty(batch, self._classes)
-        if self._last is not None and self._last.room is room:
-            self._last = None  # its memory is used again
+        self._forget(room)
         self._forward(params, images.contiguous(), room, None, z, logits)
         return z, logits
+
+    @torch.no_grad()
+    def class_sums(
+        self, params: Tensor, bank: Tensor, index: Tensor, labels: Tensor, levels: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Sums (K, Q) of z by class, in float64, and counts (K), of the bank's images (C, H, W) by index (N,),
+        normalised, with labels (N,). Where a linear layer gives z, it takes the sums of what enters it.
+        """
+        count, images = self._count - 1, len(index)
+        last = self._layers[count - 1]
+        summed = count > 1 and last.kind == cpu.LINEAR
+        count -= summed
+        features, some, floats = self._layers[count - 1].outputs, min(images, cpu.BLOCK), torch.float64
+        sums, counts = torch.zeros(self._classes, features, dtype=floats), torch.zeros(self._classes, dtype=torch.int64)
+        room = self._room(some)
+        self._forget(room)
+        shape = bank.shape[1:]
+        memory = (torch.empty(some, *shape), room.gave, torch.empty(some, features), room.scratch, sums, counts)
+        layers, taken = ctypes.addressof(self._layers), (bank, index.contiguous(), labels.contiguous(), *levels)
+        cpu.call("chain_class_sums", layers, params, *taken, *memory, count, images, self._classes, *shape)
+        if summed:
+            weight = params[last.weight : last.weight + last.inputs * last.outputs].view(last.outputs, last.inputs)
+            bias = params[last.bias : last.bias + last.outputs].to(floats)
+            sums = sums @ weight.to(floats).t() + counts.unsqueeze(-1) * bias
+        return sums, counts
 
     def backward(self, params: Tensor, gradient: Tensor, by_z: Tensor | None, by_logits: Tensor | None) -> None:
         """Writes the gradient of a loss by those of the last z and logits; None: it does not depend on them."""
@@ -111,6 +135,11 @@ class Chain:
         if all(slope is None for slope in slopes):
             raise RuntimeError("the loss was not made of the last forward pass")
         self.backward(params, gradient, *slopes)
+
+    def _forget(self, room: _Room) -> None:
+        """The pass whose memory is used again."""
+        if self._last is not None and self._last.room is room:
+            self._last = None
 
     def _waiting(self) -> _Pass:
         if self._last is None:
