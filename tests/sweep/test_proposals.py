@@ -11,15 +11,21 @@ import pytest
 from fedproc.errors import InputError
 from fedproc.methods import METHODS
 from fedproc.sweep.plan import Plan, Rung, make_plan
-from fedproc.sweep.proposals import candidates, grid_size
+from fedproc.sweep.proposals import Shared, candidates, grid_size
 from fedproc.sweep.space import Choices, Range, Values, read_space
 
 LR, GAMMA = Choices((0.01, 0.02, 0.05)), Choices((0.0, 1.0))
 DECAY = Range(1e-6, 1e-2, log=True)
+NOTHING = Shared({}, {})
 
 
-def first(count: int, domains: dict[str, Choices | Range], seed: int = 0) -> list[Values]:
-    return list(itertools.islice(candidates("random", domains, seed, ()), count))
+def first(
+    count: int, domains: dict[str, Choices | Range], seed: int = 0, shared: dict[str, Choices | Range] | None = None
+) -> list[Values]:
+    """Points of rows that share these options, all that are no method's; the first trial had none of their values."""
+    common = {name: domain for name, domain in domains.items() if "." not in name} if shared is None else shared
+    given = Shared(common, dict.fromkeys(common, -1.0))
+    return list(itertools.islice(candidates("random", domains, given, seed, ()), count))
 
 
 def test_random_draws_are_balanced_and_follow_the_seed() -> None:
@@ -37,10 +43,30 @@ def test_rows_are_tried_at_the_same_points_of_what_they_share() -> None:
     plain = first(9, {"lr": LR, "calibrate": GAMMA})
     more = first(9, {"lr": LR, "calibrate": GAMMA, "fedproc.tau": Choices((0.2, 1.0))})
     assert [{k: v for k, v in point.items() if k != "fedproc.tau"} for point in more] == plain
+    less = first(9, {"lr": LR}, shared={"lr": LR, "calibrate": GAMMA})  # its calibrate is fixed
+    assert [point["lr"] for point in less] == [point["lr"] for point in plain]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_shared_point_comes_again_before_all_were_there(seed: int) -> None:
+    drawn = first(12, {"lr": LR, "calibrate": GAMMA, "fedproc.tau": Choices((0.2, 1.0))}, seed)
+    common = [(point["lr"], point["calibrate"]) for point in drawn]
+    assert len(set(common[:6])) == len(set(common[6:])) == 6
+
+
+def test_rows_of_a_sweep_have_the_same_points_after_their_defaults(tmp_path: Path) -> None:
+    """Also where a method has options of its own, so that a shared point drawn again would be new."""
+    text = "lr = [0.01, 0.02, 0.05]\ncalibrate = [0.0, 1.0]\n[fedproc]\ntau = [0.2, 0.5, 1.0]\n"
+    common = []
+    for method in ("fedavg", "fedproc"):
+        plan = planned(tmp_path, text, trials=6, method=method)
+        points = [plan.resolved(plan.rows[0], trial) for trial in plan.proposed(plan.rows[0], [], [])]
+        common.append([(point["lr"], point["calibrate"]) for point in points])
+    assert common[0] == common[1] and common[0][0] == (0.01, 0.0) and len(set(common[0])) == 6
 
 
 def test_a_grid_is_every_point_and_a_range_has_none() -> None:
-    points = list(candidates("grid", {"lr": LR, "calibrate": GAMMA}, 0, ()))
+    points = list(candidates("grid", {"lr": LR, "calibrate": GAMMA}, NOTHING, 0, ()))
     assert len(points) == grid_size({"lr": LR, "calibrate": GAMMA}) == 6
     assert len({tuple(point.items()) for point in points}) == 6
     with pytest.raises(InputError, match="search grid: weight_decay is a range"):
@@ -52,8 +78,8 @@ def test_tpe_asks_the_same_again_and_learns() -> None:
     domains = {"lr": Range(0.0, 1.0), "norm": Choices(("batch", "group"))}
     tried: list[tuple[Values, float]] = []
     for _ in range(6):
-        batch = list(itertools.islice(candidates("tpe", domains, 3, tried), 4))
-        assert batch == list(itertools.islice(candidates("tpe", domains, 3, tried), 4))
+        batch = list(itertools.islice(candidates("tpe", domains, NOTHING, 3, tried), 4))
+        assert batch == list(itertools.islice(candidates("tpe", domains, NOTHING, 3, tried), 4))
         tried += [(point, -abs(float(point["lr"]) - 0.7) - (point["norm"] == "batch")) for point in batch]
     late = [point for point, _ in tried[-8:]]
     assert sum(abs(float(point["lr"]) - 0.7) < 0.25 for point in late) >= 5

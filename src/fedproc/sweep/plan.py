@@ -16,7 +16,7 @@ from fedproc.experiment import FREE, Experiment
 from fedproc.files import write_json
 from fedproc.given import flag
 from fedproc.runs.schema import read_json
-from fedproc.sweep.proposals import SEARCHES, Search, candidates, grid_size
+from fedproc.sweep.proposals import SEARCHES, Search, Shared, candidates, grid_size
 from fedproc.sweep.space import Domain, Space, Value, Values
 
 Given = dict[str, Any]
@@ -93,11 +93,15 @@ class Plan:
             take({})
         told = [(self.resolved(row, v), 0.0 if s is None else s) for v, s in zip(tried, scores, strict=True)]
         if len(found) < wanted and row.domains:
-            for values in candidates(self.search, row.domains, self.seed, told):
+            for values in candidates(self.search, row.domains, self._shared(row), self.seed, told):
                 take(values)
                 if len(found) >= wanted:
                     break
         return found
+
+    def _shared(self, row: PlannedRow) -> Shared:
+        config = self.experiment(row, {}, 0, 0).config()
+        return Shared(self.space.shared, {name: config[name] for name in self.space.shared})
 
     def _next(self, tried: int) -> int:
         """How many trials there are to be after the next batch."""

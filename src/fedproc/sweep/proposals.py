@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -22,13 +23,24 @@ TRIES = 1000  # in a row that may be nothing new before a space counts as exhaus
 Tried = Sequence[tuple[Values, float]]  # points with their scores
 
 
-def candidates(search: Search, domains: Mapping[str, Domain], seed: int, tried: Tried) -> Iterator[Values]:
+@dataclass(frozen=True)
+class Shared:
+    """The options that all rows of a search have, and their values in a row's first trial."""
+
+    domains: Mapping[str, Domain]
+    first: Values
+
+
+def candidates(
+    search: Search, domains: Mapping[str, Domain], shared: Shared, seed: int, tried: Tried
+) -> Iterator[Values]:
     """Points in the order in which they are worth trying; some may have been tried before. The caller takes those that
     are new, and may take many before it has their scores.
     """
     if search == "grid":
         return _grid(domains)
-    return itertools.islice(_random(domains, seed) if search == "random" else _tpe(domains, seed, tried), TRIES)
+    found = _random(domains, shared, seed) if search == "random" else _tpe(domains, seed, tried)
+    return itertools.islice(found, TRIES)
 
 
 def grid_size(domains: Mapping[str, Domain]) -> int:
@@ -45,12 +57,31 @@ def _grid(domains: Mapping[str, Domain]) -> Iterator[Values]:
         yield dict(zip(domains, point, strict=True))
 
 
-def _random(domains: Mapping[str, Domain], seed: int) -> Iterator[Values]:
-    """Balanced draws: of as many points as an option has values, each has another one. What an option is drawn to be
-    depends on its own name alone, so rows that share options are tried at the same points of them.
+def _random(domains: Mapping[str, Domain], shared: Shared, seed: int) -> Iterator[Values]:
+    """Balanced draws: of as many points as an option has values, each has another one. All rows are tried at the same
+    points of the options that they share, whatever else is searched of them.
     """
+    for number, common in enumerate(_common(shared, seed)):
+        yield {
+            name: common[name] if name in common else _drawn(name, domain, seed, number)
+            for name, domain in domains.items()
+        }
+
+
+def _common(shared: Shared, seed: int) -> Iterator[Values]:
+    """Points of the shared options; none comes again before all were there, the first trial's among them."""
+    domains = shared.domains
+    endless = any(isinstance(domain, Range) for domain in domains.values())
+    size = None if endless else grid_size(domains)
+    inside = all(domain.holds(shared.first[name]) for name, domain in domains.items())
+    seen = {tuple(shared.first[name] for name in domains)} if inside else set()
     for number in itertools.count():
-        yield {name: _drawn(name, domain, seed, number) for name, domain in domains.items()}
+        point = {name: _drawn(name, domain, seed, number) for name, domain in domains.items()}
+        if len(seen) == size:
+            seen.clear()
+        if (values := tuple(point.values())) not in seen:
+            seen.add(values)
+            yield point
 
 
 def _drawn(name: str, domain: Domain, seed: int, number: int) -> Value:
