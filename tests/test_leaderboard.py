@@ -184,6 +184,43 @@ def test_what_is_said_of_scaffold_elsewhere() -> None:
     assert advice.format(**winners["scaffold-tuned"]) in plain(FIRST)
 
 
+@pytest.mark.parametrize(
+    ("name", "words"), [("clients100", "100 clients of which ten"), ("images2000", "2,000 images")]
+)
+def test_what_is_said_of_scaffold_in_other_settings(name: str, words: str) -> None:
+    one = leaderboard_tables.further()[f"cifar10-{name}-beta0.1"].paired("final_accuracy")["scaffold-tuned"]
+    assert one.low is not None and one.high is not None and one.low > 0 and len(one.seeds) == 5
+    difference, low, high = (100 * value for value in (one.difference, one.low, one.high))
+    for text, said in (
+        (FIRST, f"{difference:+.2f}, {low:+.2f} to {high:+.2f})"),
+        (README, f"({low:+.2f} to {high:+.2f})"),
+    ):
+        assert words in plain(text) and said in plain(text)
+    assert f"{difference:.2f}" in plain(README)
+
+
+def test_runs_in_other_settings_are_those_of_the_board() -> None:
+    """With the options that won there and other clients or images, and the pictures are on the page."""
+    winners = leaderboard.winners("0.1")
+    expected = {"cifar10-clients100-beta0.1": (100, 0.1, "dirichlet"), "cifar10-images2000-beta0.1": (10, 1.0, "file")}
+    assert set(leaderboard_tables.further()) == set(expected)
+    for name, setting in expected.items():
+        assert f"({name}/differences.png)" in TEXT and (FOLDER / name / "differences.png").exists()
+        for path in (FOLDER / name / "runs").glob("*/seed-*/config.json"):
+            config = json.loads(path.read_text(encoding="utf-8"))
+            assert (config["clients"], config["sample"], config["partition"]) == setting
+            assert (config["rounds"], config["epochs"], config["val_fraction"]) == (100, 10, 0)
+            assert setting[2] == "file" or config["beta"] == 0.1
+            assert result(path.parent)["status"] == "finished"
+            for option, value in winners[path.parent.parent.name].items():
+                assert (config[option] | value if isinstance(value, dict) else value) == config[option]
+            if setting[2] == "file":
+                shares = json.loads((FOLDER / name / f"partition-0.1-{config['seed']}.json").read_text())
+                assert (
+                    sum(map(len, shares)) == 2000 and config["partition_file"] == f"partition-0.1-{config['seed']}.json"
+                )
+
+
 def test_what_the_text_says_of_scaffold_with_fedproc() -> None:
     both = Comparison(comparison().rows, None, "scaffold-tuned")
     for name, words in (

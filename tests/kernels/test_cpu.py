@@ -19,6 +19,7 @@ from fedproc import prototypes, streams
 from fedproc.data.augment import AUGMENTATIONS, FACTORS, PAD, Normalisation, augmentation
 from fedproc.kernels import cpu
 from fedproc.methods.fedavg import cross_entropies
+from fedproc.networks.layers import ConvReluPool
 
 without = cpu.missing()
 pytestmark = pytest.mark.skipif(without is not None, reason=f"no C kernels here: {without}")
@@ -207,13 +208,24 @@ def test_without_a_compiler_torch_does_the_work(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.usefixtures("afresh")
-def test_a_compiler_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo broken >&2\nexit 3\n", "broken"),
+        ("echo >&2\nexit 3\n", "returned non-zero exit status 3"),
+        ("printf '\\377'\n", "can't decode byte 0xff"),  # of its version
+    ],
+)
+def test_a_compiler_that_fails_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, script: str, said: str
+) -> None:
     compiler = tmp_path / "bin" / "cc"
     compiler.parent.mkdir()
-    compiler.write_text("#!/bin/sh\necho broken >&2\nexit 3\n")
+    compiler.write_text(f"#!/bin/sh\n{script}")
     compiler.chmod(0o755)
     monkeypatch.setenv("PATH", f"{compiler.parent}{os.pathsep}{os.environ['PATH']}")
-    assert cpu.missing() == "cc cannot compile here (broken)"
+    missing = cpu.missing() or ""
+    assert missing.startswith("cc cannot compile here (") and said in missing
 
 
 def test_a_fresh_cache_is_filled_once(tmp_path: Path) -> None:
@@ -297,6 +309,33 @@ def test_the_gradient_of_a_contrasts_gradient() -> None:
     with cpu.torch_only():
         expected = second()
     assert torch.allclose(found, expected, atol=1e-6) and bool(expected.abs().sum() > 0)
+
+
+def test_the_gradient_of_a_convolutions_gradient() -> None:
+    """Also of images that do not lie one after the other."""
+    images = normals(2, 8, 8, 3).permute(0, 3, 1, 2)
+
+    def second(values: Callable[[Tensor, Tensor, Tensor], Tensor]) -> list[Tensor]:
+        weight, bias = normals(4, 3, 3, 3, seed=1).requires_grad_(), normals(4, seed=2).requires_grad_()
+        slopes = torch.autograd.grad(values(images, weight, bias).square().sum(), (weight, bias), create_graph=True)
+        return list(torch.autograd.grad(sum(slope.square().sum() for slope in slopes), (weight, bias)))
+
+    expected = second(lambda x, w, b: F.max_pool2d(F.relu(F.conv2d(x, w, b)), 2))
+    for found, wanted in zip(second(cpu.conv_relu_pool), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-3)
+        assert bool(wanted.abs().sum() > 0)
+
+
+def test_images_and_weights_that_do_not_fit_are_torchs() -> None:
+    layer = ConvReluPool(3, 6, 5)
+    for wrong in (torch.zeros(2, 1, 12, 12), torch.zeros(2, 3, 4, 4), torch.zeros(2, 3, 5, 5)):
+        with pytest.raises(RuntimeError):
+            layer(wrong)
+    with pytest.raises(RuntimeError):
+        layer.double()(torch.zeros(2, 3, 12, 12))
+    single = normals(3, 12, 12)
+    layer.float()
+    torch.testing.assert_close(layer(single), layer(single.unsqueeze(0)).squeeze(0), rtol=1e-5, atol=1e-6)
 
 
 def test_what_does_not_fit_together_is_torchs() -> None:

@@ -128,8 +128,24 @@ def test_images_of_another_size_are_refused() -> None:
     layout = Layout.of(network)
     chain = Chain.of(network, layout, 1, 28)
     assert chain is not None
+    params = layout.read(network).params
     with pytest.raises(ValueError, match="expected 784 values"):
-        chain.forward(layout.read(network).params, torch.zeros(2, 1, 20, 20))
+        chain.forward(params, torch.zeros(2, 1, 20, 20))
+    some, levels = torch.zeros(2, dtype=torch.int64), (torch.zeros(1), torch.ones(1))
+    with pytest.raises(ValueError, match="expected 784 values"):
+        chain.class_sums(params, torch.zeros(2, 1, 20, 20, dtype=torch.uint8), some, some, levels)
+
+
+def test_images_that_do_not_lie_one_after_the_other() -> None:
+    network = build(NetworkSpec("simple-cnn", 64, 3, 20, 10, False), 3)
+    layout = Layout.of(network)
+    params, chain = layout.read(network).params, Chain.of(network, layout, 3, 20)
+    assert chain is not None
+    bank = torch.randint(0, 256, (4, 3, 20, 20), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    index, levels = torch.arange(4), (torch.full((3,), 128.0), torch.full((3,), 1 / 64))
+    expected = chain.class_sums(params, bank, index, index, levels)
+    found = chain.class_sums(params, bank.to(memory_format=torch.channels_last), index, index, levels)
+    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
 
 
 def test_what_a_step_gave_stays() -> None:
@@ -196,6 +212,7 @@ def test_layers_that_are_no_chain_are_left_to_autograd() -> None:
     renewed.forward = lambda x: 2 * x  # type: ignore[method-assign]
     for encoder, features, side in (
         ([ConvReluPool(2, 9, 3), Linear(3, 5), nn.Flatten()], 135, 8),  # acts on the last axis
+        ([ConvReluPool(4, 9, 3), nn.Flatten()], 81, 8),  # of images with other channels
         ([nn.Flatten(), tied, tied], 4, 2),
         ([nn.Flatten(), hooked], 4, 2),
         ([nn.Flatten(), renewed], 4, 2),

@@ -53,9 +53,9 @@ def _library() -> tuple[ctypes.CDLL | None, str | None]:
         return None, "there is no C compiler (cc, gcc or clang)"
     try:
         return ctypes.CDLL(str(_compiled(compiler))), None
-    except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        return None, f"{Path(compiler).name} cannot compile here ({said.strip().splitlines()[0] if said else error})"
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        said = str(getattr(error, "stderr", None) or "").strip() or str(error)
+        return None, f"{Path(compiler).name} cannot compile here ({said.splitlines()[0]})"
 
 
 def _compiled(compiler: str) -> Path:
@@ -191,6 +191,13 @@ def _sizes(x: Tensor, w: Tensor) -> tuple[int, ...]:
     return (*x.shape, w.shape[0], w.shape[-1])
 
 
+def convolves(x: Tensor, w: Tensor) -> bool:
+    """Whether images and weights fit together as C reads them, with one window at least."""
+    side = w.shape[-1]
+    fits = x.dim() == 4 and w.dtype == x.dtype and x.shape[1] == w.shape[1] and side <= MOST_SIDE
+    return fits and min(x.shape[2:]) > side
+
+
 def _pooled(x: Tensor, w: Tensor) -> tuple[int, ...]:
     """The shape of what convolution and pooling give."""
     batch, _, height, width, out, side = _sizes(x, w)
@@ -202,16 +209,21 @@ class ConvReluPool(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
-        x, w = x.contiguous(), w.contiguous()
         y = torch.empty(_pooled(x, w))
         won = torch.empty(y.shape, dtype=torch.int8)
-        call("conv_relu_pool", x, w, bias.contiguous(), y, won, *_sizes(x, w))
-        ctx.save_for_backward(x, w, won)
+        call("conv_relu_pool", x.contiguous(), w.contiguous(), bias.contiguous(), y, won, *_sizes(x, w))
+        ctx.save_for_backward(x, w, bias, won)
         return y
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-        x, w, won = ctx.saved_tensors
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        x, w, bias, won = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody wants the gradient of this gradient
+            wanted = [each for each, needed in zip((x, w, bias), ctx.needs_input_grad, strict=True) if needed]
+            y = F.max_pool2d(F.relu(F.conv2d(x, w, bias)), 2)
+            found = iter(torch.autograd.grad(y, wanted, g, create_graph=True))
+            return tuple(next(found) if needed else None for needed in ctx.needs_input_grad)
+        x, w = x.contiguous(), w.contiguous()
         dw, db = torch.empty_like(w), torch.empty(w.shape[0])
         return conv_relu_pool_backward(x, w, g.contiguous(), won, dw, db, ctx.needs_input_grad[0]), dw, db
 

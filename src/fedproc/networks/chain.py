@@ -102,6 +102,9 @@ class Chain:
         """Sums (K, Q) of z by class, in float64, and counts (K), of the bank's images (C, H, W) by index (N,),
         normalised, with labels (N,). Where a linear layer gives z, it takes the sums of what enters it.
         """
+        if prod(bank.shape[1:]) != self._inputs:
+            raise ValueError(f"images of {tuple(bank.shape[1:])}: expected {self._inputs} values in each")
+        bank = bank.contiguous()
         count, images = self._count - 1, len(index)
         last = self._layers[count - 1]
         summed = count > 1 and last.kind == cpu.LINEAR
@@ -193,7 +196,7 @@ def _layers(
         if isinstance(module, Linear):
             yield linear(module)
         elif isinstance(module, ConvReluPool):
-            side = module.kernel_size[0]
+            shape, side = (module.in_channels, *shape[1:]), module.kernel_size[0]
             pooled = (module.out_channels, *((each - side + 1) // 2 for each in shape[1:]))
             sizes = (*shape, module.out_channels, side)
             yield cpu.Layer(cpu.CONVOLUTION, prod(shape), prod(pooled), *at(module), *sizes)
