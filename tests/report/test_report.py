@@ -495,15 +495,32 @@ def test_bars_are_intervals_of_the_mean_or_the_range_of_two() -> None:
     assert half_width(Number(62, seeds=1)) == 0
 
 
-def test_one_family_is_primary_and_the_rest_exploratory(compared: Path, tmp_path: Path) -> None:
+def settings_of(compared: Path, folder: Path) -> list[Path]:
+    """The comparison with three seeds, in two settings."""
     for name, beta in (("one", 0.5), ("two", 0.3)):
-        shutil.copytree(compared, tmp_path / name)
+        shutil.copytree(compared, folder / name)
         for label in ("fedavg", "fedproc"):
-            third = tmp_path / name / label / "seed-2"
-            shutil.copytree(tmp_path / name / label / "seed-1", third)
-            for home, seed in ((tmp_path / name / label / f"seed-{seed}", seed) for seed in range(3)):
+            third = folder / name / label / "seed-2"
+            shutil.copytree(folder / name / label / "seed-1", third)
+            for home, seed in ((folder / name / label / f"seed-{seed}", seed) for seed in range(3)):
                 change_config(home / "config.json", beta=beta, seed=seed, data_seed=seed, model_seed=seed)
-    folders = [tmp_path / "one", tmp_path / "two"]
+    return [folder / "one", folder / "two"]
+
+
+def test_a_setting_that_was_run_again_counts_once(compared: Path, tmp_path: Path) -> None:
+    folders = settings_of(compared, tmp_path)
+    shutil.copytree(tmp_path / "one", tmp_path / "again")
+    for label in ("fedavg", "fedproc"):
+        shutil.rmtree(tmp_path / "again" / label / "seed-2")
+    page = write_report([*folders, tmp_path / "again"], tmp_path / "page").read_text(encoding="utf-8")
+    assert re.search(r"counted once: \d\. again repeats \d\. one \(fedproc\)\.", page)
+    rows = list(csv.reader((tmp_path / "page" / "tables" / "settings.csv").read_text().splitlines()))
+    (row,) = (dict(zip(rows[0], row, strict=True)) for row in rows[1:])
+    assert (row["settings"], row["seeds"]) == ("2", "3")
+
+
+def test_one_family_is_primary_and_the_rest_exploratory(compared: Path, tmp_path: Path) -> None:
+    folders = settings_of(compared, tmp_path)
     declared, exploratory = (escape(text) for text in (DECLARED, EXPLORATORY))
     none = write_report(folders, tmp_path / "none").read_text(encoding="utf-8")
     assert declared not in none and "Over settings" in none

@@ -235,14 +235,29 @@ def _split_by_seed(runs: Sequence[SavedRun]) -> set[str]:
     }
 
 
+def in_common(runs: Sequence[SavedRun]) -> str:
+    """What all these runs have been given that is not what is usual, seeds and machines aside: the same of two rows
+    that were made by the same command at different times.
+    """
+    usual = {n: field.default for n, field in Experiment.model_fields.items() if n not in FOLLOWING}
+    common = _shared([{**_fields(run), "method": run.method, "variant": run.variant} for run in runs])
+    told = {n: v for n, v in common.items() if v is not None and (n not in usual or v != usual[n] or n == "method")}
+    return json.dumps(told, sort_keys=True)
+
+
+def _shared(records: Sequence[Record]) -> Record:
+    """The fields that have one value in all of them."""
+    first, *others = records
+    return {n: v for n, v in first.items() if all(other.get(n) == v for other in others)}
+
+
 def _titles(groups: Sequence[Sequence[SavedRun]]) -> list[str]:
     """Each setting in words, with other fields that differ between settings and from the default; fields that vary
     within a comparison are left out.
     """
     common = []
     for runs in groups:
-        first, *others = [_fields(run) for run in runs if not _mergeless(run)] or [_fields(runs[0])]
-        common.append({n: v for n, v in first.items() if all(f.get(n) == v for f in others)})
+        common.append(_shared([_fields(run) for run in runs if not _mergeless(run)] or [_fields(runs[0])]))
     names = {n for f in common for n in f if n not in IN_TITLE}
     differing = sorted(n for n in names if len({json.dumps(f.get(n)) for f in common if n in f}) > 1)
     usual = {n: field.default for n, field in Experiment.model_fields.items() if n not in FOLLOWING}

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 
 from fedproc.figures.forest import draw_forest
 from fedproc.figures.style import lines
 from fedproc.report.families import finals, validated
-from fedproc.report.gather import Group
+from fedproc.report.gather import Group, in_common
 from fedproc.report.page import Page
 from fedproc.report.summary import means_over_settings
-from fedproc.statistics import ENOUGH, over_settings
+from fedproc.runs.saved import SavedRun
+from fedproc.statistics import ENOUGH, Paired, over_settings
+
+Found = list[tuple[str, dict[str, Paired]]]  # of each group the reference and the differences to it
 
 WIDTH = 34  # characters of a setting's name
 
@@ -19,10 +23,12 @@ WIDTH = 34  # characters of a setting's name
 def add_settings(page: Page, groups: Sequence[Group]) -> None:
     """Nothing where no row has the same reference in two settings."""
     tested = [group for group in groups if not validated(group)]
-    found = [(group.comparison.reference, finals(group)) for group in tested]
+    found, repeats = _once(tested)
     table = means_over_settings(found)
     if table is None:
         return
+    if repeats:
+        table = replace(table, note=f"{table.note} Settings that stand here twice are counted once: {'; '.join(repeats)}.")
     parts: list[str] = []
     pairs = dict.fromkeys((reference, label) for reference, by_label in found for label in by_label)
     shades = lines(dict.fromkeys(label for _, label in pairs))
@@ -38,6 +44,31 @@ def add_settings(page: Page, groups: Sequence[Group]) -> None:
             title = f"{label} minus {reference} in each setting"
             parts.append(page.figure(f"settings-{len(parts)}", drawn, title))
     page.section("settings", "Over settings", *parts, page.table("settings", table))
+
+
+def _once(groups: Sequence[Group]) -> tuple[Found, list[str]]:
+    """Without what another group has of the same setting with more seeds; and what that is, in words."""
+    found: Found = [(group.comparison.reference, finals(group)) for group in groups]
+    kept: dict[tuple[str, str], int] = {}  # the place of a row and its reference
+    repeats: dict[tuple[int, int], list[str]] = {}
+    by_seeds = sorted(
+        (-len(one.seeds), place, label) for place, (_, of) in enumerate(found) for label, one in of.items()
+    )
+    for _, place, label in by_seeds:
+        reference, differences = found[place]
+        first = kept.setdefault((_made(groups[place], reference), _made(groups[place], label)), place)
+        if first != place:
+            del differences[label]
+            repeats.setdefault((place, first), []).append(label)
+    names = [_name(group, place) for place, group in enumerate(groups)]
+    told = [f"{names[place]} repeats {names[first]} ({', '.join(of)})" for (place, first), of in repeats.items()]
+    return found, told
+
+
+def _made(group: Group, label: str) -> str:
+    """How a row's runs were made."""
+    (row,) = (row for row in group.comparison.rows if row.label == label)
+    return in_common([run for run in row.runs if isinstance(run, SavedRun)])
 
 
 def _name(group: Group, place: int) -> str:
