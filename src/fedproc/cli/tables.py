@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
 from typing import Any
 
 from rich import box
@@ -12,27 +13,35 @@ from rich.text import Text
 from fedproc.report.tables import Table
 
 WORD = 24  # letters of a word that are kept together
+WORDS = {"", "accuracy", "verdict", "site", "method", "option", "options", "mean by value (trials)"}  # columns of text
+SPARE = ("detectable", "s per run", "best")  # are left out, one after the other, of a table that is too wide
 
 
 def print_table(console: Console, table: Table) -> None:
     """A table with its note below; rows without a name of their own belong to the one above. One that is too wide is
-    turned where that makes it narrower, and else its cells are broken.
+    turned where that makes it narrower, or its text is broken between words, then columns are left out, and only at
+    last are words and numbers broken.
     """
-    words = {"", "accuracy", "verdict", "site", "method", "option", "options", "mean by value (trials)"}
     grouped = any(not row[0].text for row in table.rows)
-    if not grouped and not _fits(table, console) and len(table.rows) < len(table.heads) - 1:
+    beside = 2 if grouped else 3  # between columns
+    if not grouped and _width(table, beside, whole=True) > console.width and len(table.rows) < len(table.heads) - 1:
         table = table.turned()
-    fits = (grouped and "verdict" in table.heads) or _fits(table, console, 1 if grouped else 3)
+    whole, left_out = _width(table, beside, whole=True) <= console.width, []
+    for head in SPARE:
+        if head in table.heads and _width(table, beside) > console.width:
+            table = table.without(head)
+            left_out.append(head)
+    fits = _width(table, beside) <= console.width
     look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0)} if grouped else {}
     made = RichTable(title=table.title, title_justify="left", **look)
-    for head, *cells in zip(table.heads, *([cell.text for cell in row] for row in table.rows), strict=True):
-        longest = max((len(word) for text in cells for word in text.split()), default=0)
+    for head, cells in _columns(table):
+        text = head in WORDS
         made.add_column(
-            head,
-            justify="left" if head in words else "right",
-            no_wrap=fits and head not in words,
+            head if whole or not fits else "\n".join(wrap(head, max(_least(head, cells), 1))),
+            justify="left" if text else "right",
+            no_wrap=fits and not text,
             overflow="fold",
-            min_width=min(longest, WORD) if head in words else None,  # names are broken between words
+            min_width=_least(head, cells) if text and fits else None,
         )
     for place, row in enumerate(table.rows):
         following = table.rows[place + 1] if place + 1 < len(table.rows) else None
@@ -41,8 +50,22 @@ def print_table(console: Console, table: Table) -> None:
     console.print(made)
     if table.note:
         console.print(Text(table.note))
+    if left_out:
+        console.print(Text(f"Left out, as the terminal is {console.width} wide: {', '.join(left_out)}."))
 
 
-def _fits(table: Table, console: Console, beside: int = 3) -> bool:
-    columns = zip(table.heads, *([cell.text for cell in row] for row in table.rows), strict=True)
-    return sum(max(map(len, column)) + beside for column in columns) < console.width
+def _columns(table: Table) -> list[tuple[str, list[str]]]:
+    return [(head, [row[at].text for row in table.rows]) for at, head in enumerate(table.heads)]
+
+
+def _least(head: str, cells: list[str]) -> int:
+    """How narrow a column can be: text and heads are broken between words, numbers not at all."""
+    broken = [word for text in [head, *(cells if head in WORDS else ())] for word in text.split()]
+    longest = max(map(len, broken), default=0)
+    return min(longest, WORD) if head in WORDS else max(longest, *map(len, cells))
+
+
+def _width(table: Table, beside: int, whole: bool = False) -> int:
+    """Of a table as narrow as can be, or with nothing broken."""
+    columns = _columns(table)
+    return 1 + sum(beside + (max(map(len, [h, *cells])) if whole else _least(h, cells)) for h, cells in columns)

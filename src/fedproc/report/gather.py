@@ -255,9 +255,7 @@ def _titles(groups: Sequence[Sequence[SavedRun]]) -> list[str]:
     """Each setting in words, with other fields that differ between settings and from the default; fields that vary
     within a comparison are left out.
     """
-    common = []
-    for runs in groups:
-        common.append(_shared([_fields(run) for run in runs if not _mergeless(run)] or [_fields(runs[0])]))
+    common = [_shared([_fields(r) for r in runs if not _mergeless(r)] or [_fields(runs[0])]) for runs in groups]
     names = {n for f in common for n in f if n not in IN_TITLE}
     differing = sorted(n for n in names if len({json.dumps(f.get(n)) for f in common if n in f}) > 1)
     usual = {n: field.default for n, field in Experiment.model_fields.items() if n not in FOLLOWING}

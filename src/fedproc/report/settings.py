@@ -28,7 +28,9 @@ def add_settings(page: Page, groups: Sequence[Group]) -> None:
     if table is None:
         return
     if repeats:
-        table = replace(table, note=f"{table.note} Settings that stand here twice are counted once: {'; '.join(repeats)}.")
+        table = replace(
+            table, note=f"{table.note} Settings that stand here twice are counted once: {'; '.join(repeats)}."
+        )
     parts: list[str] = []
     pairs = dict.fromkeys((reference, label) for reference, by_label in found for label in by_label)
     shades = lines(dict.fromkeys(label for _, label in pairs))

@@ -48,6 +48,12 @@ class Table:
         rows = [[Shown(head), *(row[at] for row in self.rows)] for at, head in enumerate(self.heads) if at]
         return Table(self.title, heads, rows, self.note, self.named)
 
+    def without(self, head: str) -> Table:
+        """Without a column."""
+        at = self.heads.index(head)
+        rows = [[*row[:at], *row[at + 1 :]] for row in self.rows]
+        return replace(self, heads=[*self.heads[:at], *self.heads[at + 1 :]], rows=rows)
+
     def markdown(self) -> str:
         lines = [f"**{self.title}**", "", _line(self.heads), _line(["---"] * len(self.heads))]
         lines += [_line([cell.text for cell in row]) for row in self.rows]
