@@ -65,11 +65,19 @@ def won(beta: str, folder: Path = FOLDER) -> dict[str, tuple[dict[str, Any], lis
 
 
 def comparison(beta: str, folder: Path = FOLDER) -> Comparison | None:
-    """The test runs of a setting, the row with the highest mean first; None where there are none."""
-    rows = [Row.of(label, runs) for label, runs in rows_in(folder / setting(beta) / "runs").items()]
-    rows = [row for row in rows if row.runs]
-    rows.sort(key=lambda row: -(row.spread("final_accuracy") or (0.0, None))[0])
-    return Comparison(rows, None, REFERENCE) if rows else None
+    """The test runs of a setting; None where there are none."""
+    return compared(folder / setting(beta))
+
+
+def compared(home: Path) -> Comparison | None:
+    """The runs of a folder, the row with the highest difference to tuned FedAvg first: means are over a row's own
+    seeds, which may be other ones.
+    """
+    rows = [Row.of(label, runs) for label, runs in rows_in(home / "runs").items()]
+    found = Comparison([row for row in rows if row.runs], None, REFERENCE)
+    ahead = {label: one.difference for label, one in found.paired("final_accuracy").items()}
+    found.rows.sort(key=lambda row: -ahead.get(row.label, 0.0))
+    return found if found.rows else None
 
 
 def comparisons(folder: Path = FOLDER) -> dict[str, Comparison]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import leaderboard
-from leaderboard import BETAS, FOLDER, REFERENCE, ROWS, TUNED, Tests, in_words
+from leaderboard import BETAS, FOLDER, ROWS, TUNED, Tests, in_words
 
 from fedproc.comparison.compare import Comparison, Row, curves, rows_in
 from fedproc.figures.curves import draw_curves
@@ -162,13 +162,7 @@ def _interval(one: Paired) -> tuple[str, str]:
 
 def further(folder: Path = FOLDER) -> dict[str, Comparison]:
     """The settings in which the best rows were run once more, by folder."""
-    made = {}
-    for name in FURTHER:
-        rows = [Row.of(label, runs) for label, runs in rows_in(folder / name / "runs").items()]
-        rows.sort(key=lambda row: -(row.spread("final_accuracy") or (0.0, None))[0])
-        if rows:
-            made[name] = Comparison(rows, None, REFERENCE)
-    return made
+    return {name: one for name in FURTHER if (one := leaderboard.compared(folder / name)) is not None}
 
 
 def tables(folder: Path = FOLDER) -> list[Printed]:

@@ -101,7 +101,15 @@ def test_the_same_difference_every_time() -> None:
         1,
         "same for all seeds, no test",
     )
-    assert (found["same"].p, found["same"].verdict, found["same"].detectable) == (1, "no difference seen", None)
+    assert (found["same"].p, found["same"].verdict, found["same"].detectable) == (1, "the same", None)
+
+
+def test_what_has_no_spread_is_no_test_of_the_family() -> None:
+    base = {seed: 0.1 * seed for seed in range(4)}
+    other = {seed: value + 0.01 * (seed + 1) for seed, value in base.items()}
+    alone = compare({"base": base, "other": other}, "base")["other"]
+    beside = compare({"base": base, "other": other, "same": dict(base)}, "base")["other"]
+    assert alone == beside and alone.corrected == alone.p < 1
 
 
 def test_rounding_is_no_spread() -> None:

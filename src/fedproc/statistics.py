@@ -45,15 +45,20 @@ class Paired:
     values: tuple[float, ...] = ()
 
     @property
+    def tested(self) -> bool:
+        """Whether there are enough seeds, and a spread to test against."""
+        return self.low is not None and self.low != self.high
+
+    @property
     def verdict(self) -> str:
         """An interval that holds 0 shows no difference; one that does not may still be chance among many tests. Where
         the difference is shown to be within half a point, it says so. A difference that is the same for all seeds has
-        no spread to be tested against.
+        no spread to be tested against, and is no test.
         """
         if self.low is None or self.high is None:
             return f"{len(self.seeds)} seeds, too few"
-        if self.low == self.high and self.difference != 0:
-            return "same for all seeds, no test"
+        if self.low == self.high:
+            return "same for all seeds, no test" if self.difference else "the same"
         alike = self.equivalence < 1 - CONFIDENCE
         if self.low <= 0 <= self.high:
             return f"equal within {100 * EQUAL:g} points" if alike else "no difference seen"
@@ -75,7 +80,7 @@ def compare(rows: Mapping[str, Mapping[int, float]], reference: str) -> dict[str
 
 def family(found: Mapping[Key, Paired]) -> dict[Key, Paired]:
     """The same differences as one family of tests."""
-    tested = {key: one for key, one in found.items() if len(one.seeds) >= ENOUGH}
+    tested = {key: one for key, one in found.items() if one.tested}
     corrected = holm({key: one.p for key, one in tested.items()})
     equivalent = holm({key: _equivalence(one.values) for key, one in tested.items()})
     made = {}

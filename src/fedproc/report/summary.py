@@ -129,7 +129,7 @@ def _row(one: Paired) -> list[Shown]:
     return [
         Shown(f"{100 * one.difference:+.2f}", 100 * one.difference),
         _interval(one),
-        Shown("-") if one.low is None else _p(one.corrected),
+        _p(one.corrected) if one.tested else Shown("-"),
         _detectable(one),
         Shown(one.verdict),
     ]
