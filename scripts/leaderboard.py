@@ -32,7 +32,9 @@ ROWS = {  # in the order of the issue, and in words
     "fedntd": "FedNTD",
     "feddecorr": "FedDecorr",
 }
+SHARED = ("lr", "lr_schedule", "calibrate")  # options that are searched of all rows, as far as these have them
 TUNED = "-tuned"
+MORE = "-more"  # a row at a point that its search left out
 REFERENCE = f"fedavg{TUNED}"
 DECLARED = (len(ROWS) - 1) * len(BETAS)  # tests of the primary family
 
@@ -67,6 +69,20 @@ def won(beta: str, folder: Path = FOLDER) -> dict[str, tuple[dict[str, Any], lis
 def comparison(beta: str, folder: Path = FOLDER) -> Comparison | None:
     """The test runs of a setting; None where there are none."""
     return compared(folder / setting(beta))
+
+
+def missing_points(beta: str, folder: Path = FOLDER) -> dict[str, list[tuple[Any, ...]]]:
+    """The points of the shared options that FedAvg was tried at in the first rung and a row that has all these options
+    was not.
+    """
+    tried: dict[str, set[tuple[Any, ...]]] = {}
+    for path in sorted((folder / setting(beta)).glob("search*/*/trial-*/rung-1/seed-*/config.json")):
+        config = json.loads(path.read_text(encoding="utf-8"))
+        tried.setdefault(path.parts[-5], set()).add(tuple(config[name] for name in SHARED))
+    fixed = tomllib.loads((FOLDER / "rows.toml").read_text(encoding="utf-8"))
+    rows = {row: points for row, points in tried.items() if not {*SHARED} & {*fixed.get(row, ())}}
+    found = {row: sorted(tried["fedavg"] - points) for row, points in rows.items()}
+    return {row: points for row, points in found.items() if points}
 
 
 def compared(home: Path) -> Comparison | None:

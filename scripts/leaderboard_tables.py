@@ -12,6 +12,7 @@ primary family is all rows at both betas.
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -101,6 +102,29 @@ def winners_table(under: str, beta: str, folder: Path = FOLDER) -> Printed:
     return Printed(under, heads, tuple(rows))
 
 
+def missing_table(under: str, beta: str, folder: Path = FOLDER) -> Printed:
+    """The rows that were tried at fewer points of the shared options than FedAvg, and at which not."""
+    rows = [
+        (ROWS[row], str(8 - len(points)), "; ".join(", ".join(map(str, point)) for point in points))
+        for row, points in leaderboard.missing_points(beta, folder).items()
+    ]
+    return Printed(under, ("row", "shared points, of 8", "not tried: learning rate, schedule, calibrate"), tuple(rows))
+
+
+def left_out_table(under: str, beta: str, folder: Path = FOLDER) -> Printed:
+    """What rows come to at the point that their search left out, beside their best trial with as many rounds."""
+    best = {}
+    for path in sorted((folder / leaderboard.setting(beta)).glob("search*/ranking.json")):
+        for label, row in json.loads(path.read_text(encoding="utf-8"))["rows"].items():
+            best[label] = max(100 * trial["scores"][0]["100"] for trial in row["trials"] if trial["scores"])
+    rows = []
+    for label, runs in rows_in(folder / leaderboard.setting(beta) / "left-out").items():
+        (run,) = runs
+        row = label.removesuffix(leaderboard.MORE)
+        rows.append((ROWS[row], f"{100 * run.result['val_final_accuracy']:.2f}", f"{best[row]:.2f}"))
+    return Printed(under, ("at 0.02, cosine, 1.0", "validation, T = 50", "the best of its eight trials"), tuple(rows))
+
+
 def means_table(under: str, tests: Tests) -> Printed:
     """The mean over both betas, seed by seed, beside each beta's difference."""
     rows = []
@@ -174,6 +198,7 @@ def tables(folder: Path = FOLDER) -> list[Printed]:
         under = f"## Beta {beta}"
         made.append(main_table(under, each, leaderboard.of_beta(tests, beta)))
         made += [exploratory_table(under, each), winners_table(under, beta, folder)]
+        made += [missing_table("", beta, folder), left_out_table(under, beta, folder)]
     made += [means_table("## Both betas", tests), ceiling_table("## The ceiling", folder)]
     for name, each in further(folder).items():
         made.append(main_table(f"## {FURTHER[name]}", each, each.paired("final_accuracy")))
