@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from fedproc.beside import LEFT_OUT, NOTHING_BESIDE, Beside
 from fedproc.comparison.beside import asked_beside, has_sites, run_beside
 from fedproc.comparison.overrides import merged
+from fedproc.comparison.own_accuracy import FINAL, of_global_model
 from fedproc.comparison.sites import SiteRow, compared, site_rows
 from fedproc.data import SOURCES
 from fedproc.effect import expect_effect
@@ -98,14 +99,22 @@ class Row:
         return self.runs[0].method if self.runs else self.label
 
     def by_seed(self, name: str) -> dict[int, float]:
-        """A number of result.json for each seed that finished."""
+        """A number of result.json for each seed that finished; as own accuracy of a row without models of clients' own
+        what its global model has by the same rule.
+        """
         found = {run.seed: run.result[name] for run in self.runs if name in run.result}
+        if not found and name.endswith(FINAL):
+            found = {run.seed: value for run in self.runs if (value := of_global_model(run)) is not None}
         for seed, value in found.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise InputError(
                     f"result.json of {self.label}, seed {seed}: {name} {str(value)[:60]}: expected a number"
                 )
         return found
+
+    def has(self, name: str) -> bool:
+        """Whether result.json of a run has this number."""
+        return any(name in run.result for run in self.runs)
 
     def spread(self, name: str) -> tuple[float, float | None] | None:
         """Mean and sample deviation over seeds of a number of result.json; no deviation of one seed."""
@@ -126,6 +135,10 @@ class Comparison:
     def paired(self, name: str) -> dict[str, Paired]:
         """Each row's difference to the reference in a number of result.json."""
         return paired({row.label: row.by_seed(name) for row in self.rows}, self.reference)
+
+    def has(self, name: str) -> bool:
+        """Whether a row has this number, whose name is given without prefix."""
+        return any(row.has(f"{self.prefix}{name}") for row in self.rows)
 
     @property
     def prefix(self) -> str:
@@ -348,13 +361,15 @@ def usual_reference(labels: Sequence[str]) -> str:
 
 LISTED = re.compile("^--(seed|method) ")  # of which a comparison takes several
 ACCURACIES = ("final_accuracy", "last10_accuracy", "final_prototype_accuracy", "last10_prototype_accuracy")
+SOMETIMES = (FINAL, "final_ccvr_accuracy", "final_lda_accuracy")  # what not all methods and options have
 
 
 def summary(comparison: Comparison) -> Given:
     """What comparison.json holds."""
     prefix = comparison.prefix
-    by_name = {prefix + name: comparison.paired(prefix + name) for name in ACCURACIES}
-    rows = {}
+    shown = [*ACCURACIES, *(name for name in SOMETIMES if comparison.has(name))]
+    by_name = {prefix + name: comparison.paired(prefix + name) for name in shown}
+    rows: Given = {}
     for row in comparison.rows:
         spreads = {name: row.spread(name) for name in [*by_name, f"{prefix}best_accuracy", "seconds"]}
         numbers = {name: {"mean": s[0], "deviation": s[1]} for name, s in spreads.items() if s is not None}
@@ -370,6 +385,8 @@ def summary(comparison: Comparison) -> Given:
             **numbers,
             "difference": against,
         }
+        if prefix + FINAL in numbers:
+            rows[row.label]["own_accuracy_of"] = "clients' own models" if row.has(prefix + FINAL) else "global model"
     seeds = sorted(
         {seed for row in comparison.rows for seed in [*row.diverged, *row.failed, *(run.seed for run in row.runs)]}
     )
