@@ -19,9 +19,13 @@ from fedproc import InputError, compare
 from fedproc.cli.commands import execute
 from fedproc.comparison.overrides import read_toml
 from fedproc.given import flag
+from fedproc.methods import METHODS
 from fedproc.report.contents import write_report
 from fedproc.report.gather import gather
+from fedproc.sweep.outcome import searched_seeds
+from fedproc.sweep.plan import Plan, Rung, make_plan
 from fedproc.sweep.search import Swept, sweep
+from fedproc.sweep.space import read_space
 
 SPACE = "lr = [0.01, 0.05]\n\n[fedproc]\ntau = [0.2, 1.0]\n"
 GIVEN: dict[str, Any] = {"clients": 3, "min_size": 5, "epochs": 1, "batch_size": 16, "device": "cpu"}
@@ -78,11 +82,25 @@ def test_compare_takes_the_winners(swept: Swept, pictures: Path, tmp_path: Path)
     winners = read_toml(swept.path / "winners.toml", "--variants")
     assert list(winners) == ["fedavg-tuned", "averaged-tuned"]
     assert winners["averaged-tuned"]["fedproc"]["of"] == "averaged"
+    assert all(winner["search_seeds"] == [100, 101, 102] for winner in winners.values())
+    with pytest.raises(InputError, match="seeds 102: fedavg-tuned won a search with these seeds"):
+        compare([], [0, 102], tmp_path, variants=winners, data=str(pictures), rounds=1, **GIVEN)
     done = compare([], [0], tmp_path, variants=winners, data=str(pictures), rounds=1, **GIVEN)
     config = json.loads((tmp_path / "averaged-tuned" / "seed-0" / "config.json").read_text())
     best = swept.rows["averaged"][0]
     assert [row.label for row in done.rows] == list(winners)
     assert (config["lr"], config["fedproc"]["tau"]) == (best.values["lr"], best.values["fedproc.tau"])
+
+
+def test_winners_that_are_searched_again_keep_the_seeds_of_both(swept: Swept, space: Path) -> None:
+    found = read_toml(swept.path / "winners.toml", "--variants")
+    plan = planned(space, {label: found[label] for label in ("fedavg-tuned",)}, [Rung(1, (5,))])
+    (row,) = plan.rows
+    assert "search_seeds" not in row.fixed and searched_seeds(plan, row) == [5, 100, 101, 102]
+
+
+def planned(space: Path, rows: dict[str, dict[str, Any]], rungs: list[Rung]) -> Plan:
+    return make_plan(read_space(space, METHODS), rows, rungs, 2, "random", 0, 4, "final", {"clients": 3})
 
 
 @pytest.mark.slow

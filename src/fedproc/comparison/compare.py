@@ -13,6 +13,7 @@ from fedproc.beside import LEFT_OUT, NOTHING_BESIDE, Beside
 from fedproc.comparison.beside import asked_beside, has_sites, run_beside
 from fedproc.comparison.overrides import merged
 from fedproc.comparison.own_accuracy import FINAL, of_global_model
+from fedproc.comparison.searched import SEARCHED, expect_unsearched, searched_seeds
 from fedproc.comparison.sites import SiteRow, compared, site_rows
 from fedproc.data import SOURCES
 from fedproc.effect import expect_effect
@@ -163,17 +164,21 @@ def compare(
 ) -> Comparison:
     """Run every method and variant with every seed; `given` are fields of Experiment shared by all.
 
-    Differences are to `reference`, a method or variant: FedAvg where it takes part, else the first. Called again
-    with more seeds or methods, it continues the folder and includes the runs that are in it; `fresh` starts the ones
-    asked for over (`"unfinished"`: those that are not finished with these very settings). Methods may be classes of
-    your own. `workers` are processes that share the work, a number or `auto`. Where the clients are real sites,
-    `beside` may add SOLO as a row, and fine-tune each run at each site, in a folder inside its own, with
-    `beside_watcher` looking on.
+    Differences are to `reference`, a method or variant: FedAvg where it takes part, else the first. Called again with
+    more seeds or methods, it continues the folder and includes the runs that are in it; `fresh` starts the ones asked
+    for over (`"unfinished"`: those that are not finished with these very settings). Methods may be classes of your own.
+    A variant with `search_seeds` won a search with these, and is not tested on them. `workers` are processes that share
+    the work, a number or `auto`. Where the clients are real sites, `beside` may add SOLO as a row, and fine-tune each
+    run at each site, in a folder inside its own, with `beside_watcher` looking on.
     """
     names = named(methods)
     if len(set(names)) != len(names):
         raise InputError(f"--methods {' '.join(names)}: expected each method once")
-    variants = {label: {**values} for label, values in (variants or {}).items()}
+    searched = {label: searched_seeds(label, values) for label, values in (variants or {}).items()}
+    variants = {
+        label: {name: value for name, value in values.items() if name != SEARCHED}
+        for label, values in (variants or {}).items()
+    }
     own = Own().with_methods([*methods, *(v["method"] for v in variants.values() if "method" in v)])
     known = with_own(all_methods([Path(path) for path in given.get("plugin") or ()]), own.methods)
     overrides: dict[str, Given] = {method: {"method": method} for method in names}
@@ -222,6 +227,8 @@ def compare(
             if len(seeds) > 1 and {"data_seed", "model_seed"} <= set(fixed):
                 raise InputError("--data-seed and --model-seed: both are fixed, so all --seeds would give the same run")
             experiments[f"{label}/seed-{seed}"] = (experiment, folder / label / f"seed-{seed}" if folder else None)
+    for label, used in searched.items():
+        expect_unsearched(label, used, [experiments[f"{label}/seed-{seed}"][0] for seed in seeds])
     made = [experiment for experiment, _ in experiments.values()]
     _expect_effect(given, overrides, variants or {}, made, seeds)
     beside.expect_sites(made)

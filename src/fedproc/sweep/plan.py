@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedproc.comparison.overrides import merged
+from fedproc.comparison.searched import SEARCHED, searched_seeds
 from fedproc.effect import expect_effect
 from fedproc.errors import InputError, with_flags
 from fedproc.experiment import FREE, Experiment
@@ -36,12 +37,15 @@ class Rung:
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """A method or variant: what it fixes, and what is searched of it."""
+    """A method or variant: what it fixes, what is searched of it, and the seeds of an earlier search that chose what it
+    fixes.
+    """
 
     label: str
     method: str
     fixed: Given
     domains: Mapping[str, Domain]
+    searched: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -168,10 +172,11 @@ def make_plan(
     rows = []
     for label, values in variants.items():
         method = values["method"]
-        fixed = {name.replace("-", "_"): value for name, value in values.items()}
+        fixed = {name.replace("-", "_"): value for name, value in values.items() if name != SEARCHED}
         flat = {name for name, value in fixed.items() if not isinstance(value, dict)}
         flat |= {f"{method}.{option.replace('-', '_')}" for option in fixed.get(method.replace("-", "_"), {})}
-        rows.append(PlannedRow(label, method, fixed, space.of(method, dict.fromkeys(flat))))
+        domains = space.of(method, dict.fromkeys(flat))
+        rows.append(PlannedRow(label, method, fixed, domains, searched_seeds(label, values)))
     plan = Plan(tuple(rows), tuple(rungs), trials, search, seed, batch, score, space, held_out)
     for row in plan.rows:
         _check_row(plan, row)
