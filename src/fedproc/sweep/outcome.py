@@ -75,9 +75,12 @@ def ranking(swept: Swept) -> Table:
 
 
 def _score(plan: Plan) -> str:
-    return {"final": "final accuracy", "last10": "accuracy over the last 10 rounds"}.get(
-        plan.score, "accuracy of the nearest prototype"
-    )
+    return {
+        "final": "final accuracy",
+        "last10": "accuracy over the last 10 rounds",
+        "prototype": "accuracy of the nearest prototype",
+        "own": "own accuracy",
+    }[plan.score]
 
 
 def _head(plan: Plan, rung: int) -> str:
