@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from fedproc.cli.commands import build_parser
+from fedproc.comparison.overrides import read_variants
+from fedproc.methods import METHODS
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "scripts"))
 import campaign as script
@@ -75,6 +77,18 @@ def test_commands_are_understood(tmp_path: Path, scale: Scale) -> None:
     if scale is not TOY:
         asked = "--trials 8 --seeds 100 --rounds 50 --search-seed 1 --promote 2:100:101,102 --eval-every 5 --beta 0.1"
         assert asked in " ".join(words)
+
+
+def test_winners_take_along_which_seeds_chose_them(tmp_path: Path) -> None:
+    """The campaign's tests have others, and `compare` refuses those."""
+    home = tmp_path / "kept" / leaderboard.setting("0.1") / "search"
+    home.mkdir(parents=True)
+    (home / "winners.toml").write_text('[moon-tuned]\nmethod = "moon"\nsearch_seeds = [100, 101]\nmoon.mu = 0.1\n')
+    campaign = made(tmp_path)
+    (step,) = campaign.steps("test-0.1")
+    campaign.write()
+    variants = read_variants(Path(step.words[step.words.index("--variants") + 1]), METHODS)
+    assert variants["moon-tuned"]["search_seeds"] == [100, 101] and not {100, 101} & set(leaderboard.SEEDS)
 
 
 def test_the_best_are_chosen_by_a_betas_tests(tmp_path: Path) -> None:

@@ -136,7 +136,9 @@ def test_runs_are_what_the_protocol_says(beta: str) -> None:
         assert config["seed"] in SEEDS and f"seed-{config['seed']}" == run.name
         assert (config["rounds"], config["val_fraction"], config["ccvr"]) == (100, 0, "both")
         assert result(run)["status"] == "finished"
-        for name, value in winners[run.parent.name].items():
+        won = {**winners[run.parent.name]}
+        assert config["seed"] not in won.pop("search_seeds", [])  # which earlier searches do not say
+        for name, value in won.items():
             assert (config[name] | value if isinstance(value, dict) else value) == config[name], (run, name)
     for run, config in [*configs(beta, "runs"), *configs(beta, "search")]:
         setting = ("data", "clients", "partition", "beta", "epochs", "batch_size", "sample", "network")

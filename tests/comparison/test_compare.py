@@ -182,6 +182,17 @@ def test_rows_that_cannot_be_compared_are_refused(pictures: Path) -> None:
         compare(["fedavg"], [0], variants={"held": {"method": "fedavg", "val_fraction": 0.2}}, **given)
 
 
+def test_what_a_search_chose_is_not_tested_on_its_seeds(pictures: Path) -> None:
+    won: dict[str, dict[str, Any]] = {"won": {"method": "fedavg", "search_seeds": [100, 101]}}
+    with pytest.raises(InputError, match=r"seeds 100 101: won won a search .*; take seeds that .* or remove search_se"):
+        compare([], [100, 7, 101], variants=won, data=str(pictures), **GIVEN)
+    with pytest.raises(InputError, match="seeds 101: won won a search"):
+        compare([], [7, 8], variants=won, data=str(pictures), data_seed=101, **GIVEN)
+    for wrong in (101, ["101"], [True]):
+        with pytest.raises(InputError, match=r"variant won: search_seeds .*: expected a list of whole numbers"):
+            compare([], [7], variants={"won": {**won["won"], "search_seeds": wrong}}, **GIVEN)
+
+
 def test_options_of_a_method_are_joined_however_it_is_written() -> None:
     joined = merged({"two-stage": {"split": 0.3}}, {"two_stage": {"tau": 0.5}})
     assert joined == {"two_stage": {"split": 0.3, "tau": 0.5}}

@@ -83,6 +83,7 @@ def test_fine_tuning_is_fedavg_and_one_round_more(train: Train) -> None:
     assert not any("own_accuracy" in record for record in tuned.records[:2])
     assert last["own_accuracy"] == tuned.result["final_own_accuracy"] > last["test_accuracy"]
     assert last["train_loss"] < tuned.records[0]["train_loss"]
+    assert tuned.result["last10_accuracy"] == average.result["last10_accuracy"]
 
 
 def test_fine_tuning_for_no_epochs_is_fedavg(train: Train) -> None:

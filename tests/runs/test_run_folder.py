@@ -82,6 +82,23 @@ def test_last10_is_the_mean_of_evaluated_rounds_among_the_last_ten() -> None:
     assert result["seconds"] == 20 and result["samples_per_second"] == 5
 
 
+@pytest.mark.parametrize(("evaluated", "last"), [((10, 11, 20, 21), (0.11, 0.20)), ((7, 14, 21), (0.14, 0.21))])
+def test_a_round_of_clients_own_models_alone_is_not_counted_again(
+    evaluated: tuple[int, ...], last: tuple[float, float]
+) -> None:
+    """Round 21 has the model of round 20, and stands for it where that was not evaluated."""
+    from fedproc.runs.result import summarise
+
+    records = [
+        {"round": r, "seconds": {}, "samples": 5, "bytes_up": 1, "bytes_down": 2}
+        | ({"test_accuracy": r / 100, "prototype_accuracy": r / 50} if r in evaluated else {})
+        for r in range(1, 22)
+    ]
+    result = summarise(records, "test", own_rounds=1)
+    assert result["last10_accuracy"] == pytest.approx(sum(last) / 2) and result["rounds"] == 21
+    assert result["last10_prototype_accuracy"] == pytest.approx(sum(last))
+
+
 @pytest.mark.parametrize("method", ["fedavg", "fedproc"])
 def test_a_crash_at_any_write_loses_nothing(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     work(tmp_path / "whole", method=method)

@@ -18,10 +18,17 @@ from PIL import Image
 from fedproc import InputError, compare
 from fedproc.cli.commands import execute
 from fedproc.comparison.overrides import read_toml
+from fedproc.comparison.own_accuracy import of_global_model
 from fedproc.given import flag
+from fedproc.methods import METHODS
 from fedproc.report.contents import write_report
 from fedproc.report.gather import gather
+from fedproc.runs.saved import read_run
+from fedproc.sweep.cautions import cautions
+from fedproc.sweep.outcome import searched_seeds
+from fedproc.sweep.plan import Plan, Rung, make_plan
 from fedproc.sweep.search import Swept, sweep
+from fedproc.sweep.space import read_space
 
 SPACE = "lr = [0.01, 0.05]\n\n[fedproc]\ntau = [0.2, 1.0]\n"
 GIVEN: dict[str, Any] = {"clients": 3, "min_size": 5, "epochs": 1, "batch_size": 16, "device": "cpu"}
@@ -78,11 +85,61 @@ def test_compare_takes_the_winners(swept: Swept, pictures: Path, tmp_path: Path)
     winners = read_toml(swept.path / "winners.toml", "--variants")
     assert list(winners) == ["fedavg-tuned", "averaged-tuned"]
     assert winners["averaged-tuned"]["fedproc"]["of"] == "averaged"
+    assert all(winner["search_seeds"] == [100, 101, 102] for winner in winners.values())
+    with pytest.raises(InputError, match="seeds 102: fedavg-tuned won a search with these seeds"):
+        compare([], [0, 102], tmp_path, variants=winners, data=str(pictures), rounds=1, **GIVEN)
     done = compare([], [0], tmp_path, variants=winners, data=str(pictures), rounds=1, **GIVEN)
     config = json.loads((tmp_path / "averaged-tuned" / "seed-0" / "config.json").read_text())
     best = swept.rows["averaged"][0]
     assert [row.label for row in done.rows] == list(winners)
     assert (config["lr"], config["fedproc"]["tau"]) == (best.values["lr"], best.values["fedproc.tau"])
+
+
+def test_winners_that_are_searched_again_keep_the_seeds_of_both(swept: Swept, space: Path) -> None:
+    found = read_toml(swept.path / "winners.toml", "--variants")
+    plan = planned(space, {label: found[label] for label in ("fedavg-tuned",)}, [Rung(1, (5,))])
+    (row,) = plan.rows
+    assert "search_seeds" not in row.fixed and searched_seeds(plan, row) == [5, 100, 101, 102]
+
+
+def planned(space: Path, rows: dict[str, dict[str, Any]], rungs: list[Rung], score: str | None = "final") -> Plan:
+    return make_plan(read_space(space, METHODS), rows, rungs, 2, "random", 0, 4, score, {"clients": 3})
+
+
+def test_rows_with_own_models_are_ranked_by_own_accuracy(pictures: Path, tmp_path: Path) -> None:
+    """Values that leave none have what the global model has by the same rule."""
+    (tmp_path / "space.toml").write_text("[fine-tuning]\ntune_epochs = [1, 0]\n\n[moon]\nmu = [1.0]\n")
+    said: list[str] = []
+    how = {"trials": 2, "rounds": 1, "promote": [(5, 1, [101])], "data": str(pictures), **GIVEN}
+    variants = {"tuned": {"method": "fine-tuning"}}
+    done = sweep(tmp_path / "space.toml", (), [100], tmp_path / "out", caution=said.append, variants=variants, **how)
+    assert said == [
+        f"{tmp_path / 'space.toml'}: [moon]: no row is of moon; nothing in this table is searched",
+        "--promote 5:1:101: all trials go on, of tuned with 2 trials; none is left behind",
+    ]
+    assert done.plan.score == "own" and "own accuracy on validation" in (tmp_path / "out" / "ranking.md").read_text()
+    for trial in done.rows["tuned"]:
+        saved = read_run(tmp_path / "out" / "tuned" / f"trial-{trial.number}" / "rung-1" / "seed-100")
+        assert saved is not None
+        tuned = bool(trial.values["fine-tuning.tune_epochs"])
+        assert ("val_final_own_accuracy" in saved.result) == tuned
+        assert trial.scores[0][100] == (saved.result["val_final_own_accuracy"] if tuned else of_global_model(saved))
+
+
+def test_own_accuracy_is_not_asked_of_rows_without_own_models(space: Path) -> None:
+    rows = {name: {"method": name} for name in ("fedavg", "fedbn", "ditto", "fedper")}  # fedbn finds no batch-norm
+    rungs = [Rung(1, (100,)), Rung(1, (101,), 2)]
+    with pytest.raises(InputError, match=r"score own: fedavg, fedbn without models of clients' own; search it apart"):
+        planned(space, rows, rungs, "own")
+    mixed = planned(space, rows, rungs, None)
+    assert mixed.score == "final" and mixed.apart == ("ditto", "fedper")
+    assert cautions(mixed)[1:] == [
+        "ditto, fedper: ranked by final accuracy, not by that of clients' own models, which fedavg, fedbn has none of; "
+        "a search without that ranks by own accuracy"
+    ]
+    assert planned(space, {"ditto": rows["ditto"]}, rungs, None).score == "own"
+    asked = planned(space, rows, rungs, "final")
+    assert asked.score == "final" and not asked.apart
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +74,8 @@ def add(commands: Any, methods: Mapping[str, type[Method]]) -> None:
     group.add_argument(
         "--score",
         choices=SCORES,
-        default="final",
-        help="the validation accuracy that trials are ranked by; default: final",
+        help="the validation accuracy that trials are ranked by; default: own where every row has models of clients' "
+        "own, else final",
     )
     add_workers(group)
     place = parser.add_argument_group("folder")
@@ -103,6 +104,7 @@ def command(parsed: argparse.Namespace, console: Console) -> int:
         search_seed=_number("--search-seed", parsed.search_seed),
         batch=_number("--batch", parsed.batch),
         score=parsed.score,
+        caution=partial(console.print, highlight=False, markup=False),
         watcher=Display(console),
         interrupt=parsed.interrupt,
         workers=parsed_workers(parsed.workers, parsed.cluster, parsed.shared_lock),

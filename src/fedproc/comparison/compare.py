@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from fedproc.beside import LEFT_OUT, NOTHING_BESIDE, Beside
 from fedproc.comparison.beside import asked_beside, has_sites, run_beside
 from fedproc.comparison.overrides import merged
+from fedproc.comparison.own_accuracy import FINAL, of_global_model
+from fedproc.comparison.searched import SEARCHED, expect_unsearched, searched_seeds
 from fedproc.comparison.sites import SiteRow, compared, site_rows
 from fedproc.data import SOURCES
 from fedproc.effect import expect_effect
@@ -98,14 +100,22 @@ class Row:
         return self.runs[0].method if self.runs else self.label
 
     def by_seed(self, name: str) -> dict[int, float]:
-        """A number of result.json for each seed that finished."""
+        """A number of result.json for each seed that finished; as own accuracy of a row without models of clients' own
+        what its global model has by the same rule.
+        """
         found = {run.seed: run.result[name] for run in self.runs if name in run.result}
+        if not found and name.endswith(FINAL):
+            found = {run.seed: value for run in self.runs if (value := of_global_model(run)) is not None}
         for seed, value in found.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise InputError(
                     f"result.json of {self.label}, seed {seed}: {name} {str(value)[:60]}: expected a number"
                 )
         return found
+
+    def has(self, name: str) -> bool:
+        """Whether result.json of a run has this number."""
+        return any(name in run.result for run in self.runs)
 
     def spread(self, name: str) -> tuple[float, float | None] | None:
         """Mean and sample deviation over seeds of a number of result.json; no deviation of one seed."""
@@ -126,6 +136,10 @@ class Comparison:
     def paired(self, name: str) -> dict[str, Paired]:
         """Each row's difference to the reference in a number of result.json."""
         return paired({row.label: row.by_seed(name) for row in self.rows}, self.reference)
+
+    def has(self, name: str) -> bool:
+        """Whether a row has this number, whose name is given without prefix."""
+        return any(row.has(f"{self.prefix}{name}") for row in self.rows)
 
     @property
     def prefix(self) -> str:
@@ -150,17 +164,21 @@ def compare(
 ) -> Comparison:
     """Run every method and variant with every seed; `given` are fields of Experiment shared by all.
 
-    Differences are to `reference`, a method or variant: FedAvg where it takes part, else the first. Called again
-    with more seeds or methods, it continues the folder and includes the runs that are in it; `fresh` starts the ones
-    asked for over (`"unfinished"`: those that are not finished with these very settings). Methods may be classes of
-    your own. `workers` are processes that share the work, a number or `auto`. Where the clients are real sites,
-    `beside` may add SOLO as a row, and fine-tune each run at each site, in a folder inside its own, with
-    `beside_watcher` looking on.
+    Differences are to `reference`, a method or variant: FedAvg where it takes part, else the first. Called again with
+    more seeds or methods, it continues the folder and includes the runs that are in it; `fresh` starts the ones asked
+    for over (`"unfinished"`: those that are not finished with these very settings). Methods may be classes of your own.
+    A variant with `search_seeds` won a search with these, and is not tested on them. `workers` are processes that share
+    the work, a number or `auto`. Where the clients are real sites, `beside` may add SOLO as a row, and fine-tune each
+    run at each site, in a folder inside its own, with `beside_watcher` looking on.
     """
     names = named(methods)
     if len(set(names)) != len(names):
         raise InputError(f"--methods {' '.join(names)}: expected each method once")
-    variants = {label: {**values} for label, values in (variants or {}).items()}
+    searched = {label: searched_seeds(label, values) for label, values in (variants or {}).items()}
+    variants = {
+        label: {name: value for name, value in values.items() if name != SEARCHED}
+        for label, values in (variants or {}).items()
+    }
     own = Own().with_methods([*methods, *(v["method"] for v in variants.values() if "method" in v)])
     known = with_own(all_methods([Path(path) for path in given.get("plugin") or ()]), own.methods)
     overrides: dict[str, Given] = {method: {"method": method} for method in names}
@@ -209,6 +227,8 @@ def compare(
             if len(seeds) > 1 and {"data_seed", "model_seed"} <= set(fixed):
                 raise InputError("--data-seed and --model-seed: both are fixed, so all --seeds would give the same run")
             experiments[f"{label}/seed-{seed}"] = (experiment, folder / label / f"seed-{seed}" if folder else None)
+    for label, used in searched.items():
+        expect_unsearched(label, used, [experiments[f"{label}/seed-{seed}"][0] for seed in seeds])
     made = [experiment for experiment, _ in experiments.values()]
     _expect_effect(given, overrides, variants or {}, made, seeds)
     beside.expect_sites(made)
@@ -348,13 +368,15 @@ def usual_reference(labels: Sequence[str]) -> str:
 
 LISTED = re.compile("^--(seed|method) ")  # of which a comparison takes several
 ACCURACIES = ("final_accuracy", "last10_accuracy", "final_prototype_accuracy", "last10_prototype_accuracy")
+SOMETIMES = (FINAL, "final_ccvr_accuracy", "final_lda_accuracy")  # what not all methods and options have
 
 
 def summary(comparison: Comparison) -> Given:
     """What comparison.json holds."""
     prefix = comparison.prefix
-    by_name = {prefix + name: comparison.paired(prefix + name) for name in ACCURACIES}
-    rows = {}
+    shown = [*ACCURACIES, *(name for name in SOMETIMES if comparison.has(name))]
+    by_name = {prefix + name: comparison.paired(prefix + name) for name in shown}
+    rows: Given = {}
     for row in comparison.rows:
         spreads = {name: row.spread(name) for name in [*by_name, f"{prefix}best_accuracy", "seconds"]}
         numbers = {name: {"mean": s[0], "deviation": s[1]} for name, s in spreads.items() if s is not None}
@@ -370,6 +392,8 @@ def summary(comparison: Comparison) -> Given:
             **numbers,
             "difference": against,
         }
+        if prefix + FINAL in numbers:
+            rows[row.label]["own_accuracy_of"] = "clients' own models" if row.has(prefix + FINAL) else "global model"
     seeds = sorted(
         {seed for row in comparison.rows for seed in [*row.diverged, *row.failed, *(run.seed for run in row.runs)]}
     )

@@ -205,7 +205,8 @@ class Comparison(Compared):
 
     def table(self) -> Table:
         """Accuracies: mean and sample deviation over seeds; below them why runs have none."""
-        return replace(accuracies(self), note=". ".join(self._reasons()))
+        table = accuracies(self)
+        return replace(table, note=" ".join(filter(None, (table.note, ". ".join(self._reasons())))))
 
     def differences(self) -> Table:
         """Each row's paired difference to the reference."""

@@ -103,6 +103,14 @@ def measures(payload: Payload) -> dict[str, Any]:
     return found
 
 
+def own_accuracy(by_class: Sequence[float | None], counts: Tensor) -> float:
+    """The accuracy to be expected on images whose classes are distributed as a client's own, of which it has `counts`
+    (K,).
+    """
+    shares = zip(by_class, (counts / counts.sum().clamp(min=1)).tolist(), strict=True)
+    return float(sum(share * accuracy for accuracy, share in shares if accuracy is not None))
+
+
 def mean_measures(each: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """The mean over several models: numbers one by one, classes one by one, confusions added."""
     found: dict[str, Any] = {}

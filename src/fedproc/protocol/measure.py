@@ -159,17 +159,14 @@ def _of_clients(
     accuracies = [each["accuracy"] for each in found]
     if len(accuracies) > 1:
         measured["accuracy_deviation"] = statistics.stdev(accuracies)
-    own = [_own(each["class_accuracy"], counts[task.client]) for each, task in zip(found, tasks, strict=True)
-           if task.client in counts]  # fmt: skip
+    own = [
+        evaluation.own_accuracy(each["class_accuracy"], counts[task.client])
+        for each, task in zip(found, tasks, strict=True)
+        if task.client in counts
+    ]
     if own:
         measured["own_accuracy"] = statistics.fmean(own)
     return measured, answers, seconds
-
-
-def _own(by_class: Sequence[float | None], counts: Tensor) -> float:
-    """The accuracy to be expected on images whose classes are distributed as the client's own."""
-    shares = zip(by_class, (counts / counts.sum().clamp(min=1)).tolist(), strict=True)
-    return float(sum(share * accuracy for accuracy, share in shares if accuracy is not None))
 
 
 def _ask(

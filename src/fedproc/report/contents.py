@@ -162,11 +162,12 @@ def _section(
         table = accuracies(comparison, group.published, everything=True)
         made_with = {row.label: [run.environment for run in _saved(row)] for row in comparison.rows}
         pooled = POOLED if group.pooled else ""
+        about = " ".join(filter(None, (table.note, pooled)))
         own = of_own({row.label: _saved(row) for row in comparison.rows})
         sources = " ".join(filter(None, (of_rows(made_with), own)))
-        named = replace(table, note=" ".join(filter(None, (pooled, sources))))
+        named = replace(table, note=" ".join(filter(None, (table.note, pooled, sources))))
         texts = named.formats() | ({"tex": named.chosen(columns).latex()} if columns else {})
-        parts.append(page.table(f"{name}-accuracy", replace(table, note=pooled), texts=texts))
+        parts.append(page.table(f"{name}-accuracy", replace(table, note=about), texts=texts))
         parts.append(_sources(sources, marked([one for some in made_with.values() for one in some])))
     parts += private(group) + refused(group) + hostile(group)
     drawn = {label: runs for label, runs in curves(comparison).items() if runs}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fedproc.comparison.compare import Comparison
+from fedproc.comparison.own_accuracy import FINAL
 from fedproc.paper.published import Published
 from fedproc.report.tables import Number, Shown, Table
 from fedproc.statistics import Paired, over_settings
@@ -23,6 +24,16 @@ KINDS = {
     "prototype, final": "final_prototype_accuracy",
     "prototype, last 10": "last10_prototype_accuracy",
 }
+SOMETIMES = {  # where a row has it
+    "own": FINAL,
+    "CCVR, sampled": "final_ccvr_accuracy",
+    "CCVR, lda": "final_lda_accuracy",
+}
+OF_OWN = (
+    "own: accuracy to be expected on images with the classes of each client's own data, mean over clients, of models "
+    "of their own"
+)
+OF_GLOBAL = "; without such models, of the global one: "
 
 KEPT = "kept, test"  # of the model that validation chose
 
@@ -34,7 +45,7 @@ def accuracies(
 ) -> Table:
     """Mean and sample deviation over seeds, in per cent; the final round first, next to what was published."""
     prefix = comparison.prefix
-    numbers = {**NUMBERS, **(MORE if everything else {})}
+    numbers = {**NUMBERS, **(MORE if everything else {}), **_sometimes(comparison)}
     kept = any(row.by_seed("test_accuracy") for row in comparison.rows)
     private = any(row.by_seed("epsilon") for row in comparison.rows)
     rows = []
@@ -57,7 +68,21 @@ def accuracies(
     if published:
         heads.insert(3, "published")
     title = "accuracy, %: mean ± sample deviation over seeds" + (" (validation)" if prefix else "")
-    return Table(title, heads, rows, best=list(numbers) if _same_seeds(comparison) else ())
+    return Table(title, heads, rows, _of_own(comparison), best=list(numbers) if _same_seeds(comparison) else ())
+
+
+def _sometimes(comparison: Comparison) -> dict[str, str]:
+    """Kinds of accuracy that some row has and not all have to have."""
+    return {words: name for words, name in SOMETIMES.items() if comparison.has(name)}
+
+
+def _of_own(comparison: Comparison) -> str:
+    """Whose models the own accuracies are of; nothing where there are none."""
+    name = comparison.prefix + FINAL
+    if not comparison.has(FINAL):
+        return ""
+    others = [row.label for row in comparison.rows if not row.has(name) and row.by_seed(name)]
+    return f"{OF_OWN}{OF_GLOBAL if others else ''}{', '.join(others)}."
 
 
 def _same_seeds(comparison: Comparison) -> bool:
@@ -69,7 +94,8 @@ def differences(comparison: Comparison, primary: Mapping[str, Paired] | None = N
     """Each row's paired difference to the reference, in points, with its interval and verdict. The final accuracies are
     the primary family, or a part of the larger one whose tests are given; undeclared, everything is exploratory.
     """
-    found = {words: comparison.paired(comparison.prefix + name) for words, name in KINDS.items()}
+    kinds = {**KINDS, **_sometimes(comparison)}
+    found = {words: comparison.paired(comparison.prefix + name) for words, name in kinds.items()}
     found["final"] = dict(primary or found["final"])
     rows = []
     for row in comparison.rows:

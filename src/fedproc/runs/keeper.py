@@ -240,7 +240,8 @@ class Keeper:
 
     def finish(self) -> None:
         self.save()
-        summary = summarise(self.records, self.plan.held_out, self.experiment.target_accuracy)
+        target, own_rounds = self.experiment.target_accuracy, self.plan.own_rounds
+        summary = summarise(self.records, self.plan.held_out, target, own_rounds)
         private = self.plan.privacy.summary(self.state.round) if self.plan.privacy is not None else {}
         result = {"method": self.experiment.method, "label": self.label, **summary, **private}
         if self.folder is not None:

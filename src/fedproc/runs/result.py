@@ -19,8 +19,9 @@ def seconds_of(record: Record) -> float:
     return float(sum(record["seconds"].values()))
 
 
-def summarise(records: Sequence[Record], held_out: str, target: float | None = None) -> Record:
-    """Final round first; best, and the mean of the evaluated rounds among the last 10, are labelled as such.
+def summarise(records: Sequence[Record], held_out: str, target: float | None = None, own_rounds: int = 0) -> Record:
+    """Final round first; best, and the mean of the evaluated rounds among the last 10, are labelled as such. The last
+    `own_rounds` train clients' own models alone: the global one that they evaluate counts once.
 
     With a validation split the names begin with val_, and nothing is said of the test set.
     """
@@ -28,7 +29,7 @@ def summarise(records: Sequence[Record], held_out: str, target: float | None = N
     key = f"{held_out}_accuracy"
     nearest = "prototype_accuracy" if held_out == "test" else "val_prototype_accuracy"
     evaluated = [record for record in records if key in record]
-    last = [record for record in evaluated if record["round"] > records[-1]["round"] - LAST]
+    last = _last(evaluated, records[-1]["round"] - own_rounds)
     best = max(evaluated, key=lambda record: record[key])
     seconds = sum(seconds_of(record) for record in records)
     averaged = f"{prefix}averaged_accuracy"
@@ -61,6 +62,14 @@ def summarise(records: Sequence[Record], held_out: str, target: float | None = N
         "seconds": seconds,
         "samples_per_second": sum(record["samples"] for record in records) / seconds if seconds else 0.0,
     }
+
+
+def _last(evaluated: Sequence[Record], federated: int) -> list[Record]:
+    """The evaluated rounds among the last 10 of so many that trained the global model. Where the last of these was not
+    evaluated, the first after it stands for it.
+    """
+    end = next((record["round"] for record in evaluated if record["round"] >= federated), evaluated[-1]["round"])
+    return [record for record in evaluated if federated - LAST < record["round"] <= end]
 
 
 def promise_kept(result: Record) -> str:

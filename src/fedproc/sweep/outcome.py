@@ -8,6 +8,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from fedproc.comparison.searched import SEARCHED
 from fedproc.files import write_file, write_json
 from fedproc.given import flag
 from fedproc.report.tables import Shown, Table
@@ -74,9 +75,12 @@ def ranking(swept: Swept) -> Table:
 
 
 def _score(plan: Plan) -> str:
-    return {"final": "final accuracy", "last10": "accuracy over the last 10 rounds"}.get(
-        plan.score, "accuracy of the nearest prototype"
-    )
+    return {
+        "final": "final accuracy",
+        "last10": "accuracy over the last 10 rounds",
+        "prototype": "accuracy of the nearest prototype",
+        "own": "own accuracy",
+    }[plan.score]
 
 
 def _head(plan: Plan, rung: int) -> str:
@@ -130,8 +134,14 @@ def winners(swept: Swept) -> str:
             continue
         scores = ", ".join(_text(plan, best, rung) for rung in range(best.reached + 1))
         lines += [f"# trial {best.number}: {scores}", f"[{_key(f'{row.label}-tuned')}]"]
-        lines += [*(f"{name} = {_toml(value)}" for name, value in _overrides(row, best).items()), ""]
+        lines += [f"{name} = {_toml(value)}" for name, value in _overrides(row, best).items()]
+        lines += [f"{SEARCHED} = {json.dumps(searched_seeds(plan, row))}", ""]
     return "\n".join(lines)
+
+
+def searched_seeds(plan: Plan, row: PlannedRow) -> list[int]:
+    """On which `compare` is not to test what won: the seeds of all rungs, and of the search that the row came from."""
+    return sorted({*row.searched, *(seed for rung in plan.rungs for seed in rung.seeds)})
 
 
 def _text(plan: Plan, trial: Trial, rung: int) -> str:

@@ -5,23 +5,30 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedproc.comparison.overrides import merged
+from fedproc.comparison.searched import SEARCHED, searched_seeds
 from fedproc.effect import expect_effect
 from fedproc.errors import InputError, with_flags
 from fedproc.experiment import FREE, Experiment
 from fedproc.files import write_json
 from fedproc.given import flag
 from fedproc.runs.schema import read_json
+from fedproc.sweep.own_models import without_own_models
 from fedproc.sweep.proposals import SEARCHES, Search, Shared, candidates, grid_size
 from fedproc.sweep.space import Domain, Space, Value, Values
 
 Given = dict[str, Any]
 HELD_OUT = 0.1  # validation share where none is given
-SCORES = {"final": "val_final_accuracy", "last10": "val_last10_accuracy", "prototype": "val_final_prototype_accuracy"}
+SCORES = {
+    "final": "val_final_accuracy",
+    "last10": "val_last10_accuracy",
+    "prototype": "val_final_prototype_accuracy",
+    "own": "val_final_own_accuracy",
+}
 SWEEP, TRIALS = "sweep.json", "trials.json"
 
 
@@ -36,12 +43,15 @@ class Rung:
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """A method or variant: what it fixes, and what is searched of it."""
+    """A method or variant: what it fixes, what is searched of it, and the seeds of an earlier search that chose what it
+    fixes.
+    """
 
     label: str
     method: str
     fixed: Given
     domains: Mapping[str, Domain]
+    searched: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,7 @@ class Plan:
     score: str
     space: Space
     given: Given
+    apart: tuple[str, ...] = ()  # rows with models of clients' own, which their own accuracy is not asked of
 
     def experiment(self, row: PlannedRow, values: Values, rung: int, seed: int) -> Experiment:
         """One run."""
@@ -144,13 +155,15 @@ def make_plan(
     search: str,
     seed: int,
     batch: int,
-    score: str,
+    score: str | None,
     given: Given,
 ) -> Plan:
-    """A plan whose every part was checked; `variants` are the rows, a method being one that only names itself."""
+    """A plan whose every part was checked; `variants` are the rows, a method being one that only names itself. Without
+    a `score` it is own accuracy where every row has models of clients' own, and final accuracy otherwise.
+    """
     if search not in SEARCHES:
         raise InputError(f"--search {search}: expected grid, random or tpe")
-    if score not in SCORES:
+    if score is not None and score not in SCORES:
         raise InputError(f"--score {score}: expected {', '.join(SCORES)}")
     if trials is None and search != "grid":
         raise InputError(f"--search {search}: needs --trials, the number of trials of each row")
@@ -168,15 +181,28 @@ def make_plan(
     rows = []
     for label, values in variants.items():
         method = values["method"]
-        fixed = {name.replace("-", "_"): value for name, value in values.items()}
+        fixed = {name.replace("-", "_"): value for name, value in values.items() if name != SEARCHED}
         flat = {name for name, value in fixed.items() if not isinstance(value, dict)}
         flat |= {f"{method}.{option.replace('-', '_')}" for option in fixed.get(method.replace("-", "_"), {})}
-        rows.append(PlannedRow(label, method, fixed, space.of(method, dict.fromkeys(flat))))
-    plan = Plan(tuple(rows), tuple(rungs), trials, search, seed, batch, score, space, held_out)
+        domains = space.of(method, dict.fromkeys(flat))
+        rows.append(PlannedRow(label, method, fixed, domains, searched_seeds(label, values)))
+    plan = Plan(tuple(rows), tuple(rungs), trials, search, seed, batch, score or "final", space, held_out)
     for row in plan.rows:
         _check_row(plan, row)
     expect_effect(given, [plan.experiment(row, {}, 0, 0) for row in plan.rows])
-    return plan
+    return plan if score not in (None, "own") else _scored_by_own(plan, score)
+
+
+def _scored_by_own(plan: Plan, score: str | None) -> Plan:
+    """By own accuracy where every row has models of clients' own. Asked for where one has none it is refused."""
+    others = without_own_models({row.label: plan.experiment(row, {}, 0, 0) for row in plan.rows})
+    if others and score == "own":
+        raise InputError(
+            f"--score own: {', '.join(others)} without models of clients' own; search it apart, or take --score final"
+        )
+    if others:
+        return replace(plan, apart=tuple(row.label for row in plan.rows if row.label not in others))
+    return replace(plan, score="own")
 
 
 def _check_rungs(rungs: Sequence[Rung]) -> None:

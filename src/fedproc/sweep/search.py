@@ -6,21 +6,23 @@ their run folders ROW/trial-N/rung-R/seed-S. Killed anywhere, the same call goes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedproc.comparison.own_accuracy import of_global_model
 from fedproc.errors import InputError
 from fedproc.experiment import Experiment
 from fedproc.files import write_json
 from fedproc.methods.plugin import all_methods
 from fedproc.runs.lock import Lock, expect_below, expect_folder
-from fedproc.runs.saved import read_run
+from fedproc.runs.saved import SavedRun, read_run
 from fedproc.simulation.interrupt import Interrupt
 from fedproc.simulation.watching import Watcher
 from fedproc.simulation.workers.choice import Asked
 from fedproc.simulation.workers.run import run_many
+from fedproc.sweep.cautions import cautions
 from fedproc.sweep.plan import SCORES, TRIALS, Given, Plan, PlannedRow, Rung, begin, make_plan
 from fedproc.sweep.ranking import Trial, ranked
 from fedproc.sweep.space import Values, read_space
@@ -49,7 +51,8 @@ def sweep(
     search: str = "random",
     search_seed: int = 0,
     batch: int = 4,
-    score: str = "final",
+    score: str | None = None,
+    caution: Callable[[str], object] = str,
     watcher: Watcher | None = None,
     interrupt: Interrupt | None = None,
     workers: Asked = 1,
@@ -59,6 +62,8 @@ def sweep(
 
     Every row has as many trials, the first at its defaults, as runs with `seeds` and the given rounds; (K, ROUNDS,
     SEEDS) in `promote` has the best K go on as new runs. Scores are of validation samples; the test set is not touched.
+    Without a `score` they are own accuracies where every row has models of clients' own, and else final accuracies.
+    `caution` gets a sentence for each thing that was asked for and is not what it seems, before anything is run.
     """
     from fedproc.sweep.outcome import write_outcome  # matplotlib takes a while to import
 
@@ -78,6 +83,8 @@ def sweep(
     )  # fmt: skip
     folder = Path(out)
     expect_folder(folder)
+    for each in cautions(plan):
+        caution(each)
     lock = Lock(folder)
     try:
         how: Given = {"watcher": watcher, "interrupt": interrupt}
@@ -147,7 +154,7 @@ class _Search:
                 for seed in self._plan.rungs[rung].seeds:
                     home = self._home(row, number, rung, seed)
                     expect_below(self._folder, home)
-                    if self._result(home, rung) is None:
+                    if self._over(home, rung) is None:
                         experiment = self._plan.experiment(row, self._recorded[row.label][number], rung, seed)
                         asked[str(home.relative_to(self._folder))] = (experiment, home)
         if asked:
@@ -156,15 +163,22 @@ class _Search:
     def _home(self, row: PlannedRow, number: int, rung: int, seed: int) -> Path:
         return self._folder / row.label / f"trial-{number + 1}" / f"rung-{rung + 1}" / f"seed-{seed}"
 
-    def _result(self, home: Path, rung: int) -> Given | None:
-        """What a run came to, where it is over."""
+    def _score(self, run: SavedRun) -> float | None:
+        """None of one that diverged or failed. Values that leave clients without own models have the global one's."""
+        found = run.result.get(SCORES[self._plan.score])
+        return (
+            of_global_model(run) if found is None and self._plan.score == "own" and run.status == "finished" else found
+        )
+
+    def _over(self, home: Path, rung: int) -> SavedRun | None:
+        """A run that is over."""
         saved = read_run(home, f"remove {home} to have this run made again")
         if saved is None:
             return None
         if saved.config["rounds"] != (rounds := self._plan.rungs[rung].rounds):
             was = saved.config["rounds"]
             raise InputError(f"--promote: {rounds} rounds: {home} has {was}; take that, or another --out")
-        return saved.result or None
+        return saved if saved.result else None
 
     def _trial(self, row: PlannedRow, number: int, rungs: int) -> Trial:
         """A trial as its run folders have it, in the first so many rungs."""
@@ -172,9 +186,9 @@ class _Search:
         for place, rung in enumerate(self._plan.rungs[:rungs]):
             found: dict[int, float | None] = {}
             for seed in rung.seeds:
-                result = self._result(self._home(row, number, place, seed), place)
-                if result is not None:
-                    found[seed] = result.get(SCORES[self._plan.score])
+                saved = self._over(self._home(row, number, place, seed), place)
+                if saved is not None:
+                    found[seed] = self._score(saved)
             if len(found) < len(rung.seeds):
                 break
             scores.append(found)
