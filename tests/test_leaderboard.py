@@ -174,6 +174,30 @@ def test_pictures_have_the_numbers_of_the_kept_runs() -> None:
     assert "(forest.png)" in TEXT
 
 
+def test_the_point_that_was_left_out() -> None:
+    """By the first rung of two rows it would not have gone on; nobody's other one did."""
+    section = plain(TEXT[TEXT.index("### The point that was left out") : TEXT.index("### Anchors")])
+    home = FOLDER / leaderboard.setting("0.1")
+    went_on: dict[str, list[tuple[tuple[Any, ...], float]]] = {}  # the points of trials that did, with their scores
+    tried: dict[str, dict[tuple[Any, ...], float]] = {}
+    for path in home.glob("search*/ranking.json"):
+        for row, told in json.loads(path.read_text(encoding="utf-8"))["rows"].items():
+            for trial in told["trials"]:
+                point = tuple(trial["values"].get(name) for name in leaderboard.SHARED)
+                score = 100 * trial["scores"][0]["100"]
+                if len(trial["scores"]) > 1:
+                    went_on.setdefault(row, []).append((point, score))
+                tried.setdefault(row, {})[point] = score
+    for row in ("fedproc", "scaffold+fedproc"):
+        best, second = sorted((score for _, score in went_on[row]), reverse=True)
+        run = home / "left-out" / f"{row}{leaderboard.MORE}" / "seed-100"
+        assert 100 * result(run)["val_final_accuracy"] < second < best and f"{second:.2f}" in section
+    assert f"{tried['fedavg'][0.02, 'cosine', 1.0]:.2f} in the search" in section
+    other = (0.04, "cosine", 0.5)
+    assert other in tried["fedavg"] and all(point != other for of in went_on.values() for point, _ in of)
+    assert all({*points} <= {(0.02, "cosine", 1.0), other} for points in leaderboard.missing_points("0.1").values())
+
+
 def test_what_is_said_of_scaffold_elsewhere() -> None:
     one = comparison().paired("final_accuracy")["scaffold-tuned"]
     assert one.low is not None and one.high is not None and min(one.values) > 0
