@@ -179,6 +179,27 @@ def test_runs_of_other_settings_are_not_one_row(compared: Path, tmp_path: Path) 
         gather([tmp_path / "cmp"])
 
 
+def test_a_partition_file_for_each_seed_is_one_setting(compared: Path, tmp_path: Path) -> None:
+    shutil.copytree(compared, tmp_path / "cmp")
+
+    def dealt(label: str, by_seed: str) -> list[tuple[str, int]]:
+        """The rows where each seed of this one has the file with that letter."""
+        for seed, letter in enumerate(by_seed):
+            path = tmp_path / "cmp" / label / f"seed-{seed}" / "config.json"
+            change_config(path, partition="file", partition_file_sha256=letter)
+        (group,) = gather([tmp_path / "cmp"]).groups
+        return [(row.label, len(row.runs)) for row in group.comparison.rows if row.label.startswith(label)]
+
+    assert dealt("fedavg", "ab") == [("fedavg", 2)] and dealt("fedproc", "ab") == [("fedproc", 2)]
+    shutil.copytree(tmp_path / "cmp" / "fedavg" / "seed-1", tmp_path / "cmp" / "fedavg" / "seed-2")
+    change_config(tmp_path / "cmp" / "fedavg" / "seed-2" / "config.json", seed=2, data_seed=2, model_seed=2)
+    assert dealt("fedavg", "abc") == [("fedavg", 3)]
+    assert dealt("fedavg", "aab") == [
+        ("fedavg (partition file sha256 a)", 2),
+        ("fedavg (partition file sha256 b)", 1),
+    ]
+
+
 def test_rows_of_earlier_commands_stay_in_their_comparison(compared: Path, tmp_path: Path) -> None:
     shutil.copytree(compared, tmp_path / "cmp")
     content = json.loads((tmp_path / "cmp" / "comparison.json").read_text())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from fedproc.runs.schema import read_json
 Record = dict[str, Any]
 NOT_COMPARED = FREE | MAY_DIFFER | {"preset", "seed", "format"}
 FOLLOWING = {"augment", "normalize_z"}  # defaults follow the data set or the learning rate
+DEALT = "partition_file_sha256"  # of a file that says who holds what
 IN_TITLE = ("data", "clients", "partition", "beta", "sample", "rounds", "epochs", "lr", "network", "fingerprint")
 
 
@@ -183,14 +184,17 @@ def _groups(
 
 def _unmixed(label: str, runs: Sequence[SavedRun]) -> Labelled:
     """A comparison's row; where its runs differ in more than the seed, one for each setting."""
+    seeds = {(run.seed, run.config.get(DEALT)) for run in runs}
+    each_its_own = len(seeds) == len({seed for seed, _ in seeds}) == len({file for _, file in seeds})
+    apart = {"fingerprint", *([DEALT] if each_its_own else [])}  # what goes with the seed
     settings: dict[str, Record] = {}
     for run in runs:
-        settings[_row_key(run)] = {**_fields(run), **run.options}
-    names = {name for setting in settings.values() for name in setting if name != "fingerprint"}
+        settings[_row_key(run, apart)] = {**_fields(run), **run.options}
+    names = {name for setting in settings.values() for name in setting if name not in apart}
     differing = sorted(name for name in names if _vary(settings.values(), name))
     rows: Labelled = {}
     for run in runs:
-        mine = settings[_row_key(run)]
+        mine = settings[_row_key(run, apart)]
         words = ", ".join(f"{name.replace('_', ' ')} {mine.get(name)}" for name in differing)
         rows.setdefault(f"{label} ({words})" if len(settings) > 1 else label, []).append(run)
     return rows
@@ -200,8 +204,9 @@ def _vary(records: Iterable[Record], name: str) -> bool:
     return len({json.dumps(each.get(name)) for each in records}) > 1
 
 
-def _row_key(run: SavedRun) -> str:
-    return json.dumps([_key(run, True, False), run.variant])
+def _row_key(run: SavedRun, apart: Collection[str]) -> str:
+    kept = {name: value for name, value in _fields(run).items() if name not in apart}
+    return json.dumps([kept, run.variant], sort_keys=True)
 
 
 def _name(folder: Path) -> str:
