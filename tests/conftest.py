@@ -31,6 +31,9 @@ torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # kernels run in Python then; settled when Triton is first imported
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background, and so in processes begun here
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 def toy_images(
     classes: int = 4, per_class: int = 40, absent: int | None = None, side: int = 16, channels: int = 1
