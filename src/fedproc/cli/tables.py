@@ -31,17 +31,22 @@ def print_table(console: Console, table: Table) -> None:
         if head in table.heads and _width(table, beside) > console.width:
             table = table.without(head)
             left_out.append(head)
-    fits = _width(table, beside) <= console.width
+    room = console.width - _width(table, beside)
+    fits = room >= 0
     look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0)} if grouped else {}
     made = RichTable(title=table.title, title_justify="left", **look)
     for head, cells in _columns(table):
-        text = head in WORDS
+        text, least = head in WORDS, _least(head, cells)
+        width = least
+        if text and fits:
+            width = min(least + room, max(map(len, [head, *cells])))
+            room -= width - least
         made.add_column(
-            head if whole or not fits else "\n".join(wrap(head, max(_least(head, cells), 1))),
+            head if whole or not fits else "\n".join(wrap(head, max(least, 1))),
             justify="left" if text else "right",
             no_wrap=fits and not text,
             overflow="fold",
-            min_width=_least(head, cells) if text and fits else None,
+            width=width if text and fits else None,
         )
     for place, row in enumerate(table.rows):
         following = table.rows[place + 1] if place + 1 < len(table.rows) else None
