@@ -540,6 +540,20 @@ def test_a_setting_that_was_run_again_counts_once(compared: Path, tmp_path: Path
     assert (row["settings"], row["seeds"]) == ("2", "3")
 
 
+def test_settings_whose_seeds_have_other_partition_files_are_two(compared: Path, tmp_path: Path) -> None:
+    one, two = settings_of(compared, tmp_path)
+    for folder in (one, two):
+        for path in folder.rglob("config.json"):
+            seed = json.loads(path.read_text(encoding="utf-8"))["seed"]
+            change_config(path, beta=0.5, partition="file", partition_file_sha256=f"{folder.name}-{seed}")
+    assert "counted once" not in write_report([one, two], tmp_path / "page").read_text(encoding="utf-8")
+    for path in two.rglob("config.json"):
+        seed = json.loads(path.read_text(encoding="utf-8"))["seed"]
+        change_config(path, partition_file_sha256=f"one-{seed}")
+    page = write_report([one, two], tmp_path / "again").read_text(encoding="utf-8")
+    assert "Over settings" not in page  # there is one alone
+
+
 def test_one_family_is_primary_and_the_rest_exploratory(compared: Path, tmp_path: Path) -> None:
     folders = settings_of(compared, tmp_path)
     declared, exploratory = (escape(text) for text in (DECLARED, EXPLORATORY))

@@ -240,14 +240,19 @@ def _split_by_seed(runs: Sequence[SavedRun]) -> set[str]:
     }
 
 
-def in_common(runs: Sequence[SavedRun]) -> str:
-    """What all these runs have been given that is not what is usual, seeds and machines aside: the same of two rows
-    that were made by the same command at different times.
-    """
+def repeats(one: Sequence[SavedRun], other: Sequence[SavedRun]) -> bool:
+    """Whether these runs and those are of one setting: with every seed that both have they were given the same."""
+    by_seed = {run.seed: run for run in other}
+    both = [(run, by_seed[run.seed]) for run in one if run.seed in by_seed]
+    return bool(both) and all(_same(*pair) for pair in both)
+
+
+def _same(one: SavedRun, other: SavedRun) -> bool:
+    """Machines and what is evaluated aside; a field that one of them is too old to have was as it usually is."""
     usual = {n: field.default for n, field in Experiment.model_fields.items() if n not in FOLLOWING}
-    common = _shared([{**_fields(run), "method": run.method, "variant": run.variant} for run in runs])
-    told = {n: v for n, v in common.items() if v is not None and (n not in usual or v != usual[n] or n == "method")}
-    return json.dumps(told, sort_keys=True)
+    given = [{**usual, **{n: v for n, v in _fields(run).items() if v is not None}} for run in (one, other)]
+    alike = all(given[0][n] == given[1][n] for n in given[0].keys() & given[1].keys() - NOT_COMPARED)
+    return alike and (one.method, one.variant) == (other.method, other.variant)
 
 
 def _shared(records: Sequence[Record]) -> Record:

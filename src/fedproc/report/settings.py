@@ -9,7 +9,7 @@ from dataclasses import replace
 from fedproc.figures.forest import draw_forest
 from fedproc.figures.style import lines
 from fedproc.report.families import finals, validated
-from fedproc.report.gather import Group, in_common
+from fedproc.report.gather import Group, repeats
 from fedproc.report.page import Page
 from fedproc.report.summary import means_over_settings
 from fedproc.runs.saved import SavedRun
@@ -23,13 +23,13 @@ WIDTH = 34  # characters of a setting's name
 def add_settings(page: Page, groups: Sequence[Group]) -> None:
     """Nothing where no row has the same reference in two settings."""
     tested = [group for group in groups if not validated(group)]
-    found, repeats = _once(tested)
+    found, again = _once(tested)
     table = means_over_settings(found)
     if table is None:
         return
-    if repeats:
+    if again:
         table = replace(
-            table, note=f"{table.note} Settings that stand here twice are counted once: {'; '.join(repeats)}."
+            table, note=f"{table.note} Settings that stand here twice are counted once: {'; '.join(again)}."
         )
     parts: list[str] = []
     pairs = dict.fromkeys((reference, label) for reference, by_label in found for label in by_label)
@@ -51,26 +51,30 @@ def add_settings(page: Page, groups: Sequence[Group]) -> None:
 def _once(groups: Sequence[Group]) -> tuple[Found, list[str]]:
     """Without what another group has of the same setting with more seeds; and what that is, in words."""
     found: Found = [(group.comparison.reference, finals(group)) for group in groups]
-    kept: dict[tuple[str, str], int] = {}  # the place of a row and its reference
-    repeats: dict[tuple[int, int], list[str]] = {}
+    kept: dict[tuple[str, str], list[int]] = {}  # the places of a row and its reference
+    again: dict[tuple[int, int], list[str]] = {}
     by_seeds = sorted(
         (-len(one.seeds), place, label) for place, (_, of) in enumerate(found) for label, one in of.items()
     )
     for _, place, label in by_seeds:
         reference, differences = found[place]
-        first = kept.setdefault((_made(groups[place], reference), _made(groups[place], label)), place)
-        if first != place:
+        before = kept.setdefault((reference, label), [])
+        pair = (reference, label)
+        first = next(
+            (k for k in before if all(repeats(_runs(groups[place], n), _runs(groups[k], n)) for n in pair)), None
+        )
+        if first is None:
+            before.append(place)
+        else:
             del differences[label]
-            repeats.setdefault((place, first), []).append(label)
+            again.setdefault((place, first), []).append(label)
     names = [_name(group, place) for place, group in enumerate(groups)]
-    told = [f"{names[place]} repeats {names[first]} ({', '.join(of)})" for (place, first), of in repeats.items()]
-    return found, told
+    return found, [f"{names[place]} repeats {names[k]} ({', '.join(of)})" for (place, k), of in again.items()]
 
 
-def _made(group: Group, label: str) -> str:
-    """How a row's runs were made."""
+def _runs(group: Group, label: str) -> list[SavedRun]:
     (row,) = (row for row in group.comparison.rows if row.label == label)
-    return in_common([run for run in row.runs if isinstance(run, SavedRun)])
+    return [run for run in row.runs if isinstance(run, SavedRun)]
 
 
 def _name(group: Group, place: int) -> str:
