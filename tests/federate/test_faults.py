@@ -22,8 +22,8 @@ from fedproc.federate.jobs import write_job
 from fedproc.simulation.drive import run
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("faults")]
-LONGER = {"rounds": 30, "epochs": 12, "method": "scaffold", "no_alone": True}
-LONG = {"rounds": 8, "epochs": 12, "method": "scaffold", "no_alone": True}
+LONGER = {"rounds": 30, "epochs": 60, "method": "scaffold", "no_alone": True}
+LONG = {"rounds": 8, "epochs": 60, "method": "scaffold", "no_alone": True}
 
 
 @pytest.fixture(scope="module")
