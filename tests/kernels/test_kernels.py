@@ -216,6 +216,88 @@ def test_contrast_of_nothing_is_nothing() -> None:
     assert not nobody.any()
 
 
+WEIGHTS = [None, [0.5, 2.0], [0.0, 1.0]]
+
+
+def lane_means(losses: Tensor, keep: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Each lane's mean over those that count, and what is minimised."""
+    means = torch.where(keep, losses, 0.0).sum(dim=-1) / keep.sum(dim=-1).clamp(min=1)
+    return means, means if weight is None else weight * means
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize(("masked", "offset"), [(True, False), (False, True), (True, True)])
+def test_slopes_of_cross_entropy(weights: list[float] | None, masked: bool, offset: bool) -> None:
+    """Of a batch that takes more than one block, with a lane that is at rest."""
+    from fedproc.kernels.losses import cross_entropy_slopes
+
+    batch, classes = 37, 7
+    logits, slope = normals(LANES, batch, classes), normals(LANES, batch, classes, seed=1)
+    labels = torch.arange(LANES * batch, device=DEVICE).view(LANES, batch) % classes
+    mask = normals(LANES, batch, seed=2) > 0 if masked else None
+    shift = normals(LANES, classes, seed=3) if offset else None
+    weight = None if weights is None else torch.tensor(weights, device=DEVICE)
+    keep = torch.ones_like(labels, dtype=torch.bool) if mask is None else mask
+    leaf = logits.double().requires_grad_()
+    added = leaf if shift is None else leaf + shift.unsqueeze(1)
+    plain = F.cross_entropy(added.flatten(0, 1), labels.flatten(), reduction="none").view(LANES, batch)
+    means, minimised = lane_means(plain, keep, weight)
+    share, kept = cross_entropy_slopes(logits, labels, shift, mask, weight, slope)
+    assert kept is weight
+    close(share.sum(dim=-1), means.detach())
+    close(slope, torch.autograd.grad(minimised.sum(), leaf)[0])
+    if mask is not None:
+        resting = torch.zeros_like(mask)
+        logits[0, 0] = torch.nan
+        share, _ = cross_entropy_slopes(logits, labels, shift, resting, weight, slope)
+        assert not share.any() and not slope.any()
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize(("masked", "offset"), [(True, False), (False, True), (True, True)])
+def test_slopes_of_contrast(weights: list[float] | None, masked: bool, offset: bool) -> None:
+    from fedproc.kernels.losses import contrast_slopes
+
+    batch, classes = 21, 5
+    z, means, slope = normals(LANES, batch, 32), normals(LANES, classes, 32), normals(LANES, batch, 32, seed=1)
+    labels = torch.arange(LANES * batch, device=DEVICE).view(LANES, batch) % classes
+    known = torch.ones(LANES, classes, dtype=torch.bool, device=DEVICE)
+    known[0, 1] = False
+    mask = normals(LANES, batch, seed=2) > 0 if masked else None
+    shift = normals(LANES, classes, seed=3) if offset else None
+    weight = None if weights is None else torch.tensor(weights, device=DEVICE)
+    leaf = z.double().requires_grad_()
+    among = None if shift is None else shift.double()
+    plain, counted = prototypes.contrast(leaf, labels, means.double(), 0.5, known, among)
+    assert counted is not None and not counted.all()
+    expected, minimised = lane_means(plain, counted if mask is None else counted & mask, weight)
+    share, kept = contrast_slopes(z, labels, means, 0.5, known, shift, mask, weight, slope)
+    assert kept is weight
+    close(share.sum(dim=-1), expected.detach())
+    close(slope, torch.autograd.grad(minimised.sum(), leaf)[0])
+
+
+@pytest.mark.parametrize("terms", [1, 2])
+@pytest.mark.parametrize("masked", [False, True])
+def test_note_shares(terms: int, masked: bool) -> None:
+    from fedproc.kernels.losses import note_shares
+
+    lanes, batch = 5, 37
+    active = normals(lanes, seed=9) > 0 if masked else None
+    shares = [normals(lanes, batch, seed=k) for k in range(terms)]
+    shares[0][1, 3] = torch.inf  # a loss that does not count is none
+    weights = [torch.tensor([1.0, 0.0, 2.0, -1.0, 0.5], device=DEVICE), None][:terms]
+    sums, count = normals(lanes, 1 + terms, seed=5).double(), normals(lanes, seed=6).double()
+    means = [share.sum(dim=-1) for share in shares]
+    total = torch.where(weights[0] == 0, 0.0, weights[0] * means[0]) + sum(means[1:])
+    on = torch.ones(lanes, dtype=torch.bool, device=DEVICE) if active is None else active
+    added = torch.stack([total, *means], dim=-1).double()
+    expected = torch.where(on.unsqueeze(-1), sums + added, sums), torch.where(on, count + 1, count)
+    note_shares(sums, count, active, list(zip(shares, weights, strict=True)))
+    torch.testing.assert_close(sums, expected[0], rtol=1e-5, atol=1e-5)
+    assert torch.equal(count, expected[1])
+
+
 @pytest.mark.parametrize("augment", [*AUGMENTATIONS, "crop-flip-rotate,flip-vertical,colour"])
 @pytest.mark.parametrize("channels", [3, 1])
 def test_batch(augment: str, channels: int) -> None:

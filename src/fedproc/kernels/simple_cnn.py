@@ -7,7 +7,7 @@ Shapes: L lanes, B batch, C channels, H pixels a side, P parameters, Q features,
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -151,8 +151,13 @@ class SimpleCnn:
         )  # fmt: skip
         return z, logits, Pass(images, params, given, z) if keep else None
 
-    def backward(self, last: Pass, of_z: Tensor | None, of_logits: Tensor | None, gradient: Tensor) -> None:
-        """Fill the gradient (L, P) by those of z and logits; either may be missing."""
+    def backward(
+        self, last: Pass, of_z: Tensor | None, of_logits: Tensor | None, gradient: Tensor,
+        beside: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
+        """Fill the gradient (L, P) by those of z and logits; either may be missing. What is to be done `beside` it may
+        run at the same time.
+        """
         of_z, of_logits = (
             None if g is None else g if g.is_contiguous() and g.data_ptr() % 16 == 0 else g.clone().contiguous()
             for g in (of_z, of_logits)
@@ -199,7 +204,7 @@ class SimpleCnn:
                 "conv1_weights", (blocks, lanes), THREADS, weights1, images, _stride(images), slopes1, part1, batch, per
             )
 
-        at_once([linear_weights, second_weights, through_the_second])
+        at_once([linear_weights, second_weights, *([beside] if beside else []), through_the_second])
         launch(
             "fold", (ceil_div(part1.shape[2] + part2.shape[2], THREADS), lanes), THREADS, 0,
             part1, part2, blocks, gradient, to,

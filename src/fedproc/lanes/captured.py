@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedproc import optimizers
-from fedproc.kernels.forks import in_turn
+from fedproc.kernels.forks import in_turn, side_by_side
 from fedproc.lanes.batches import Plan, Step, ready_images, training_plan
 from fedproc.lanes.local import Section, Stepper, numbers
 from fedproc.lanes.serial import SerialNet
@@ -99,10 +100,18 @@ class CapturedLanes:
 
     def _step(self) -> None:
         at = self._cursor
-        images, labels = ready_images(self._setting, at, self._index, self._draws)
-        mask = None if self._plain else self._mask.index_select(0, at).squeeze(0)
-        self._stepper(Step(images, labels, mask, None if mask is None else mask.any(dim=-1)))
+        (mask, active), (images, labels) = side_by_side(
+            self._at_work, partial(ready_images, self._setting, at, self._index, self._draws)
+        )
+        self._stepper(Step(images, labels, mask, active))
         at += 1
+
+    def _at_work(self) -> tuple[Tensor | None, Tensor | None]:
+        """The mask of the step's samples, and the lanes that have some; None: all."""
+        if self._plain:
+            return None, None
+        mask = self._mask.index_select(0, self._cursor).squeeze(0)
+        return mask, mask.any(dim=-1)
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         """Nobody is in the lanes yet, so what the steps of the warm-up change does not matter.

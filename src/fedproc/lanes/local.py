@@ -19,16 +19,26 @@ from fedproc import kernels
 from fedproc.kernels.forks import at_once
 from fedproc.lanes.batches import Feed, Step
 from fedproc.lanes.setting import Job
+from fedproc.lanes.summed import Summed
 from fedproc.methods.checked_client import Loss
+from fedproc.methods.known import depends_on_z
 from fedproc.methods.method import Batch, Local
 from fedproc.protocol.payload import Payload, Tensors
 from fedproc.protocol.task import Phase, Reply
 from fedproc.protocol.weights import Weights
 
 Outcome = tuple[Reply, Tensors]  # what a client answers, and the state it would have then
+Note = Callable[[Tensor, Tensor, Tensor | None], None]  # adds losses to the sums and counts of the lanes at work
 
 
-Descend = Callable[[Tensor | None, Tensor | None], Tensor]
+class Descend(Protocol):
+    """The gradient (..., P) by the slopes of a loss by the last z and by the last logits; None: it does not depend on
+    them. What is to be done `beside` it may run at the same time.
+    """
+
+    def __call__(
+        self, by_z: Tensor | None, by_logits: Tensor | None, beside: Callable[[], None] = ..., /
+    ) -> Tensor: ...
 
 
 class Net(Protocol):
@@ -47,7 +57,7 @@ class Net(Protocol):
 
     @property
     def descend(self) -> Descend | None:
-        """The same by the slopes of a loss by the last z and by the last logits; None where autograd has to find it."""
+        """The same without autograd, by the slopes of a loss; None where autograd has to find it."""
 
     def train(self, mode: bool) -> None:
         """Training or evaluation mode."""
@@ -94,7 +104,10 @@ class Stepper:
             for s in sections
         ]
         self._count = torch.zeros(lead, dtype=torch.float64, device=device)
-        self._descend = net.descend if len(sections) == 1 else None  # until a loss comes whose slopes are not known
+        self._descend = net.descend  # one client's, until a loss comes whose slopes are not known
+        self._room: tuple[Tensor, Tensor] | None = None  # for the slopes of all lanes by z and by logits
+        self._by_z = False  # whether a loss was of z itself
+        self._summed = Summed()
         self._thorough = True  # in the first step what hooks give is checked
 
     def __call__(self, step: Step) -> None:
@@ -134,8 +147,10 @@ class Stepper:
 
     def _gradient(self, step: Step) -> Tensor:
         """The gradient (..., P) of the losses, which are noted; of the last z alone, which the next may overwrite."""
+        if self._descend is not None and step.active is not None:
+            return self._by_slopes(self._descend, step)
         batches = self._batches(step)
-        if self._descend is not None and step.mask is None and step.active is None:
+        if self._descend is not None and step.mask is None:
             (section,), (batch,) = self._sections, batches
             method = section.job.setting.method
             terms = method.terms(batch, section.local, self._thorough)
@@ -153,6 +168,47 @@ class Stepper:
                 here = None if step.active is None else step.active[section.at]
                 note(sums, self._count[section.at], here, (own, *parts))
             return self._net.gradient(total)
+
+    def _by_slopes(self, descend: Descend, step: Step, noted: bool = True) -> Tensor:
+        """The same of lanes side by side: autograd sees the losses alone, and of these those that are not known."""
+        z, logits = self._net.forward(step.images, step.mask)
+        if self._room is None or self._room[0].shape != z.shape:
+            self._room = torch.zeros_like(z), torch.zeros_like(logits)
+        leaves = [(z[s.at].detach().requires_grad_(), logits[s.at].detach().requires_grad_()) for s in self._sections]
+        batches = [self._batch(s.at, step, *own) for s, own in zip(self._sections, leaves, strict=True)]
+        parts = [partial(self._slopes, *each, self._room) for each in zip(self._sections, batches, strict=True)]
+        found = at_once(parts)
+
+        def note_all() -> None:
+            for section, sums, told in zip(self._sections, self._sums, found, strict=True):
+                here = None if step.active is None else step.active[section.at]
+                told(sums, self._count[section.at], here)
+
+        with torch.no_grad():
+            by_z, by_logits = self._room
+            return descend(by_z if self._by_z else None, by_logits, note_all if noted else nothing)
+
+    def _slopes(self, section: Section, batch: Batch, room: tuple[Tensor, Tensor]) -> Note:
+        """Write a section's slopes into its part of the room; what notes its losses."""
+        method, own = section.job.setting.method, [slopes[section.at] for slopes in room]
+        terms = method.terms(batch, section.local, self._thorough)
+        shares = method.slopes_of_lanes(batch, terms, own[0], own[1])
+        if shares is not None:
+            from fedproc.kernels.losses import note_shares
+
+            self._by_z |= depends_on_z(terms)
+            return partial(note_shares, terms=shares)
+        total, parts = method.total(batch, terms, self._thorough)
+        slopes: Sequence[Tensor | None] = (None, None)
+        if total.requires_grad:
+            slopes = torch.autograd.grad(self._summed(total), (batch.z, batch.logits), allow_unused=True)
+        self._by_z |= slopes[0] is not None
+        for place, slope in zip(own, slopes, strict=True):
+            if slope is None:
+                place.zero_()
+            else:
+                place.copy_(slope)
+        return partial(note, losses=(total, *parts))
 
     def _batches(self, step: Step) -> list[Batch]:
         """What each section's loss sees."""
@@ -185,8 +241,10 @@ class Stepper:
             moved = section.job.setting.method.displace(gradient[section.at], section.local, self._thorough)
             weights.params.data[section.at].add_(moved)
         with torch.enable_grad():
-            total = self._total(self._losses(self._batches(step)))
-        second = self._net.gradient(total)
+            if self._descend is not None and step.active is not None:
+                second = self._by_slopes(self._descend, step, noted=False)
+            else:
+                second = self._net.gradient(self._total(self._losses(self._batches(step))))
         weights.params.data.copy_(held.params)
         weights.buffers.copy_(held.buffers)
         weights.counters.copy_(held.counters)
@@ -207,6 +265,10 @@ class Stepper:
     def losses(self, lane: Any = ..., section: int = 0, place: Any = ...) -> Tensor:
         """The mean over steps of the total loss and its terms (..., 1 + terms)."""
         return self._sums[section][place] / self._count[lane].clamp(min=1).unsqueeze(-1)
+
+
+def nothing() -> None:
+    """What is done beside something where nothing is."""
 
 
 def note(sums: Tensor, count: Tensor, active: Tensor | None, losses: Sequence[Tensor]) -> None:

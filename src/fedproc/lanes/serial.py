@@ -11,7 +11,7 @@ import copy
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -25,7 +25,7 @@ from fedproc.kernels import cpu
 from fedproc.lanes.batches import Feed, levels_of, training_plan
 from fedproc.lanes.evaluate import evaluate
 from fedproc.lanes.executor import Done, LaneError, answered
-from fedproc.lanes.local import Descend, Outcome, numbers, outcome, train_lanes
+from fedproc.lanes.local import Descend, Outcome, nothing, numbers, outcome, train_lanes
 from fedproc.lanes.passes import means_of
 from fedproc.lanes.setting import Job, Setting
 from fedproc.methods.method import Local
@@ -120,9 +120,12 @@ class SerialNet:
     def descend(self) -> Descend | None:
         return None if self._chain is None or not cpu.usable(self._gradient) else self._descended
 
-    def _descended(self, by_z: Tensor | None, by_logits: Tensor | None) -> Tensor:
+    def _descended(
+        self, by_z: Tensor | None, by_logits: Tensor | None, beside: Callable[[], None] = nothing, /
+    ) -> Tensor:
         assert self._chain is not None
         self._chain.backward(self.weights.params, self._gradient, by_z, by_logits)
+        beside()
         return self._gradient
 
     def clean_sums(self, job: Job) -> tuple[Tensor, Tensor] | None:

@@ -366,7 +366,8 @@ def check_stackable(setting: Setting) -> None:
         net = StackedNet(here, pair)
         net.train(True)
         _, logits = net.forward(images, None)
-        net.gradient(logits.square().sum(dim=(1, 2)))
+        if net.descend is None:
+            net.gradient(logits.square().sum(dim=(1, 2)))
     except Exception as error:
         reason = str(error).splitlines()[0]
         raise InputError(

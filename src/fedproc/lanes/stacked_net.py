@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,34 +14,25 @@ from fedproc import kernels
 from fedproc.kernels import cpu
 from fedproc.kernels.flat_gradient import FlatGradient
 from fedproc.kernels.simple_cnn import Pass, SimpleCnn, Sizes, compiled
+from fedproc.lanes.local import Descend, nothing
 from fedproc.lanes.setting import Setting
+from fedproc.lanes.summed import Summed
 from fedproc.protocol.weights import Weights
 
 
-@dataclass(frozen=True)
-class _Leaves:
-    """Where autograd begins after a pass through the whole network's kernels: it sees the losses alone."""
-
-    last: Pass
-    z: Tensor
-    logits: Tensor
-
-
 class StackedNet:
-    """Weights (L, P), (L, F), (L, C)."""
-
-    descend = None
+    """Weights (L, P), (L, F), (L, C). Where the whole network has kernels, autograd sees the losses alone."""
 
     def __init__(self, setting: Setting, weights: Weights) -> None:
         self.module = copy.deepcopy(setting.network).to(setting.device)
         self.weights = Weights(weights.params.requires_grad_(), weights.buffers, weights.counters)
         self._layout = setting.layout
         self._short = kernels.precision() == "bf16" and setting.device.type == "cuda"
-        self._slope: Tensor | None = None
+        self._summed = Summed()
         self._whole = _kernels_of(setting)
         with_kernels = self._whole is not None or kernels.usable(self.weights.params)
         self._flat = FlatGradient(self.weights.params) if with_kernels else None
-        self._leaves: _Leaves | None = None
+        self._last: Pass | None = None  # through the whole network's kernels, for the way back
         self._call: Callable[..., Any] = vmap(self._one)
         self._call_without_mask: Callable[..., Any] = vmap(self._one_without_mask)
 
@@ -67,8 +57,8 @@ class StackedNet:
 
     def _through(self, whole: SimpleCnn, params: Tensor, images: Tensor, trained: bool) -> tuple[Tensor, Tensor]:
         z, logits, last = whole.forward(params, images, keep=trained)
-        if last is not None:
-            self._leaves = _Leaves(last, z.requires_grad_(), logits.requires_grad_())
+        if trained:
+            self._last = last
         return z, logits
 
     def frozen(self, weights: Weights, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,23 +76,23 @@ class StackedNet:
 
     def gradient(self, total: Tensor) -> Tensor:
         with torch.enable_grad():
-            total = _Sum.apply(total, self._ones(total))  # type: ignore[no-untyped-call]
-            if self._whole is not None and self._flat is not None:
-                assert self._leaves is not None
-                leaves, self._leaves = self._leaves, None
-                of_z, of_logits = torch.autograd.grad(total, (leaves.z, leaves.logits), allow_unused=True)
-                self._whole.backward(leaves.last, of_z, of_logits, self._flat.whole)
-                return self._flat.whole
+            total = self._summed(total)
             if self._flat is not None:
                 return self._flat.of(total)
             (gradient,) = torch.autograd.grad(total, self.weights.params)
         return gradient
 
-    def _ones(self, total: Tensor) -> Tensor:
-        """The slope of the lanes' sum, made once."""
-        if self._slope is None or self._slope.shape != total.shape:
-            self._slope = torch.ones_like(total)
-        return self._slope
+    @property
+    def descend(self) -> Descend | None:
+        return None if self._whole is None else self._descended
+
+    def _descended(
+        self, by_z: Tensor | None, by_logits: Tensor | None, beside: Callable[[], None] = nothing, /
+    ) -> Tensor:
+        assert self._whole is not None and self._flat is not None and self._last is not None
+        last, self._last = self._last, None
+        self._whole.backward(last, by_z, by_logits, self._flat.whole, beside)
+        return self._flat.whole
 
     def train(self, mode: bool) -> None:
         self.module.train(mode)
@@ -117,19 +107,3 @@ def _kernels_of(setting: Setting) -> SimpleCnn | None:
         return None
     sizes = Sizes.of(spec.channels, spec.side, spec.classes, setting.layout.params)
     return compiled(sizes, kernels.precision(), torch.cuda.current_device())
-
-
-class _Sum(torch.autograd.Function):
-    """Stands for the sum of all lanes, whose slope is handed in. A gradient given to torch.autograd.grad has it load
-    its symbolic shapes, which take longer to import than all of fedproc.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, total: Tensor, slope: Tensor) -> Tensor:
-        ctx.save_for_backward(slope)
-        return total.detach()[:1]
-
-    @staticmethod
-    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, None]:
-        (slope,) = ctx.saved_tensors
-        return slope, None

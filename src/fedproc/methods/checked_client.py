@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fedproc import optimizers
 from fedproc.kernels.forks import at_once
+from fedproc.methods import known
 from fedproc.methods.checked import Checked, alike, kind, same_weights, versions
-from fedproc.methods.known import Slopes, slopes
 from fedproc.methods.method import Batch, Local, Method, Term
 from fedproc.protocol.payload import Tensors
 from fedproc.protocol.weights import Shared, Weights
+
+if TYPE_CHECKING:
+    from fedproc.kernels.losses import Share
 
 Loss = tuple[Tensor, list[Tensor]]
 
@@ -85,10 +89,17 @@ class CheckedClient(Checked):
                 found = self.method.loss(batch, local)
         return [term if isinstance(term, Term) else Term(term) for term in (found[name] for name in names)]
 
-    def slopes(self, batch: Batch, terms: Sequence[Term], sums: Tensor) -> Slopes | None:
+    def slopes(self, batch: Batch, terms: Sequence[Term], sums: Tensor) -> known.Slopes | None:
         """The slopes of the loss by z and logits, where they are known; its numbers are added to the sums."""
         self._without_hook(batch)
-        return slopes(terms, batch, sums)
+        return known.slopes(terms, batch, sums)
+
+    def slopes_of_lanes(
+        self, batch: Batch, terms: Sequence[Term], by_z: Tensor, by_logits: Tensor
+    ) -> list[Share] | None:
+        """The same of lanes side by side, written where they are wanted; what there is to note of each term."""
+        self._without_hook(batch)
+        return known.slopes_of_lanes(terms, batch, by_z, by_logits)
 
     def total(self, batch: Batch, terms: Sequence[Term], thorough: bool = True) -> Loss:
         """What `loss` gives, of its terms."""
