@@ -36,6 +36,7 @@ SHORT = (0, 1, 2, 3, 4, 7)  # columns of the main table that stand on other page
 SHORTER = re.compile(r"^\| tuned \| seeds \|.*\n\|[-|]+\n(?P<rows>(?:\|.*\n)+)", re.M)
 BETA = re.compile(r"[Bb]eta (0\.\d)")
 PAGES = (FOLDER.parent / "README.md", FOLDER.parent.parent.parent / "README.md")
+FEW = 5, "fedavg", "fedproc"  # so many of the first rows, and which further ones, stand on the last of them
 BESIDE = {
     "nearest prototype": "final_prototype_accuracy",
     "CCVR, sampled": "final_ccvr_accuracy",
@@ -116,7 +117,8 @@ def left_out_table(under: str, beta: str, folder: Path = FOLDER) -> Printed:
     best = {}
     for path in sorted((folder / leaderboard.setting(beta)).glob("search*/ranking.json")):
         for label, row in json.loads(path.read_text(encoding="utf-8"))["rows"].items():
-            best[label] = max(100 * trial["scores"][0]["100"] for trial in row["trials"] if trial["scores"])
+            scores = [trial["scores"][0]["100"] for trial in row["trials"] if trial["scores"]]
+            best[label] = max(100 * score for score in scores if score is not None)  # None: it diverged
     rows = []
     for label, runs in rows_in(folder / leaderboard.setting(beta) / "left-out").items():
         (run,) = runs
@@ -237,14 +239,16 @@ def written(text: str, made: Sequence[Printed]) -> tuple[str, list[Printed]]:
     return text, left
 
 
-def elsewhere(text: str, made: Sequence[Printed]) -> str:
+def elsewhere(text: str, made: Sequence[Printed], few: bool = False) -> str:
     """Another page with the main tables' shorter form in place of its own, each of the beta that was named last before
-    it.
+    it; of `few` rows alone.
     """
     for match in reversed([*SHORTER.finditer(text)]):
         beta = beta_before(text, match.start())
         found = next(table for table in made if table.under == f"## Beta {beta}" and table.heads[0] == "tuned")
-        rows = "\n".join(_line(row) for row in found.columns(SHORT).rows)
+        all_rows = found.columns(SHORT).rows
+        shown = [row for n, row in enumerate(all_rows) if not few or n < FEW[0] or row[0] in FEW[1:]]
+        rows = "\n".join(map(_line, shown))
         text = f"{text[: match.start('rows')]}{rows}\n{text[match.end() :]}"
     return text
 
@@ -303,7 +307,8 @@ def main() -> None:
     made = tables(given.folder)
     if given.write:
         for page in PAGES if given.folder == FOLDER else ():
-            page.write_text(elsewhere(page.read_text(encoding="utf-8"), made), encoding="utf-8")
+            short = elsewhere(page.read_text(encoding="utf-8"), made, few=page == PAGES[-1])
+            page.write_text(short, encoding="utf-8")
         page = given.folder / "README.md"
         text, made = written(page.read_text(encoding="utf-8"), made)
         page.write_text(text, encoding="utf-8")

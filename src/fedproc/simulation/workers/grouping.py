@@ -16,7 +16,7 @@ from fedproc.runs.keeper import Fresh
 from fedproc.runs.schema import read_json
 from fedproc.simulation.preparation import Library, subject_of
 
-DEARER = {"moon": 2.0}  # times FedAvg's work: measured (docs/speed.md)
+DEARER = {"moon": 4.0}  # times FedAvg's work: measured in a sweep on a GPU (docs/speed.md)
 WAVES = 4  # clients a core that a group on CPUs has at least, so that few cores wait for a round's last client
 
 
