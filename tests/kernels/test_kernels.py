@@ -277,34 +277,6 @@ def test_slopes_of_contrast(weights: list[float] | None, masked: bool, offset: b
     close(slope, torch.autograd.grad(minimised.sum(), leaf)[0])
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize(("masked", "tau"), [(True, 0.5), (False, 0.01)])
-def test_slopes_between_models(weights: list[float] | None, masked: bool, tau: float) -> None:
-    """With a z of zero, a lane that does not count and one that is at rest."""
-    from fedproc.kernels.losses import between_models_slopes
-    from fedproc.methods.moon import BetweenModels
-
-    batch = 21
-    z, towards, away, slope = (normals(LANES, batch, 32, seed=k) for k in range(4))
-    z[1, 2] = 0
-    mask = normals(LANES, batch, seed=5) > 0 if masked else None
-    weight = None if weights is None else torch.tensor(weights, device=DEVICE)
-    keep = torch.ones(LANES, batch, dtype=torch.bool, device=DEVICE) if mask is None else mask
-    for counts in (torch.ones(LANES, dtype=torch.bool, device=DEVICE), torch.arange(LANES, device=DEVICE) == 1):
-        leaf = z.double().requires_grad_()
-        plain = BetweenModels(leaf, towards.double(), away.double(), tau, counts)()
-        assert bool(plain[0].any()) == bool(counts[0]) and bool(plain[1].all())
-        expected, minimised = lane_means(plain, keep, weight)
-        share, kept = between_models_slopes(z, towards, away, tau, counts, mask, weight, slope)
-        assert kept is weight
-        close(share.sum(dim=-1), expected.detach())
-        close(slope, torch.autograd.grad(minimised.sum(), leaf)[0])
-    if mask is not None:
-        z[0, 0] = torch.nan
-        share, _ = between_models_slopes(z, towards, away, tau, counts, torch.zeros_like(mask), weight, slope)
-        assert not share.any() and not slope.any()
-
-
 @pytest.mark.parametrize("terms", [1, 2])
 @pytest.mark.parametrize("masked", [False, True])
 def test_note_shares(terms: int, masked: bool) -> None:

@@ -35,9 +35,6 @@ for shared in (False, True):
         given |= {"slope": FLOATS, "inverse_tau": "fp32", "B": "i32", "K": "i32"}
         for product in ("tf32", "tf32x3"):
             compiled(losses._contrast, given, {**flags, "Q": 256, "SHORT": False, "PRODUCT": product}, 4)
-        given = {name: FLOATS for name in ("z", "towards", "away")} | {"counts": BYTES, "mask": BYTES, "weight": FLOATS}
-        given |= {"loss": FLOATS, "slope": FLOATS, "inverse_tau": "fp32", "B": "i32"}
-        compiled(losses._between_models, given, {"Q": 256, "MASK": shared, "WEIGHT": more, "BM": 16, "BLOCK": 64}, 4)
 sums = {"sums": "*fp64", "count": "*fp64", "active": BYTES, "first": FLOATS, "second": FLOATS}
 for terms in (1, 2):
     flags = {"TERMS": terms, "WEIGHT1": True, "WEIGHT2": True, "ACTIVE": True, "BLOCK": 64}

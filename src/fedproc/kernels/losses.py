@@ -134,40 +134,6 @@ def _contrast(
 
 
 @triton.jit(do_not_specialize=["B"])
-def _between_models(
-    z, towards, away, counts, mask, weight, loss, slope, inverse_tau, B,
-    Q: tl.constexpr, MASK: tl.constexpr, WEIGHT: tl.constexpr, BM: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    lane = tl.program_id(1).to(tl.int64)
-    m = tl.program_id(0) * BM + tl.arange(0, BM)
-    keep = m < B
-    row = lane * B + m
-    at = row[:, None] * Q + tl.arange(0, Q)[None, :]
-    u, length = _unit(tl.load(z + at, keep[:, None], 0.0).to(tl.float32))
-    to, _ = _unit(tl.load(towards + at, keep[:, None], 0.0).to(tl.float32))
-    off, _ = _unit(tl.load(away + at, keep[:, None], 0.0).to(tl.float32))
-    apart = off - to
-    nearer = tl.sum(u * apart, axis=1)
-    x = nearer * inverse_tau
-    power = tl.exp(-tl.abs(x))
-    losses = tl.maximum(x, 0.0) + tl.log(1.0 + power)
-    chance = tl.where(x > 0, 1.0, power) / (1.0 + power)
-    share = _share(lane, mask, mask, mask, B, 0, MASK, False, BLOCK)
-    there = keep & (tl.load(counts + lane) != 0)
-    if MASK:
-        there = there & (tl.load(mask + row, keep, 0) != 0)
-    tl.store(loss + row, tl.where(there, losses * share, 0.0), keep)
-    factor = share
-    if WEIGHT:
-        factor *= tl.load(weight + lane)
-    safe = tl.where(length > 0, length, 1.0)
-    slopes = (apart - nearer[:, None] * u) * (chance * inverse_tau / safe)[:, None]
-    there = there & (length != 0)
-    slopes = tl.where(factor == 0.0, 0.0, tl.where(there[:, None], slopes * factor, 0.0))
-    tl.store(slope + at, slopes, keep[:, None])
-
-
-@triton.jit(do_not_specialize=["B"])
 def _mean(
     values, mask, counted, weight, mean, weighted, share, B,
     MASK: tl.constexpr, COUNTED: tl.constexpr, WEIGHT: tl.constexpr, BLOCK: tl.constexpr,
@@ -366,12 +332,7 @@ def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
 def contrast_takes(prototypes: Tensor) -> bool:
     """Whether the kernel holds as many prototypes of this size."""
     classes, features = prototypes.shape[-2:]
-    return classes <= MOST_CLASSES and features_fit(features)
-
-
-def features_fit(features: int) -> bool:
-    """Whether a kernel takes as many at once."""
-    return features & (features - 1) == 0 and 16 <= features <= 512
+    return classes <= MOST_CLASSES and features & (features - 1) == 0 and 16 <= features <= 512
 
 
 class Contrast(torch.autograd.Function):
@@ -421,23 +382,6 @@ def contrast_slopes(
     return _contrasts(
         z.contiguous(), labels.contiguous(), prototypes, tau, known, offset, None, slope, mask, weight
     ), weight  # fmt: skip
-
-
-def between_models_slopes(
-    z: Tensor, towards: Tensor, away: Tensor, tau: float, counts: Tensor, mask: Tensor | None, weight: Tensor | None,
-    slope: Tensor,
-) -> Share:  # fmt: skip
-    """The same of each lane's mean softplus of (cos(z, away) - cos(z, towards))/tau, all (L, B, Q); 0 of lanes that do
-    not count (L,).
-    """
-    batch, features = z.shape[-2:]
-    loss = torch.empty(z.shape[:-1], dtype=torch.float32, device=z.device)
-    _between_models[(ceil_div(batch, 16), len(z))](
-        *(each.contiguous() for each in (z, towards, away)), counts.contiguous().view(torch.uint8),
-        *_or_any(loss, None, mask, weight)[1:], loss, slope, 1.0 / tau, batch,
-        Q=features, MASK=mask is not None, WEIGHT=weight is not None, BM=16, BLOCK=power_of_two(batch), num_warps=4,
-    )  # fmt: skip
-    return loss, weight
 
 
 def contrasts(

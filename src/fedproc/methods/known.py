@@ -1,5 +1,4 @@
-"""Losses whose slopes are known: the cross-entropy of a batch's own logits, the contrast of its own z with prototypes,
-and, of clients side by side, the contrast between models.
+"""Losses whose slopes are known: the cross-entropy of a batch's own logits, the contrast of its own z with prototypes.
 
 C kernels give a client's slopes on a CPU core, Triton kernels those of many clients on a GPU, without autograd. Every
 other loss is left to autograd, and so are these where there is more about them: other logits, samples that do not
@@ -20,13 +19,11 @@ from fedproc.kernels import cpu
 from fedproc.kernels.forks import at_once
 from fedproc.methods.fedavg import CrossEntropy
 from fedproc.methods.method import Batch, Term
-from fedproc.methods.moon import BetweenModels
 from fedproc.prototypes import Contrast
 
 if TYPE_CHECKING:
     from fedproc.kernels.losses import Share
 
-OF_Z = (Contrast, BetweenModels)
 Slopes = tuple[Tensor | None, Tensor | None]  # by z (B, Q) and by logits (B, K); None: 0
 
 
@@ -73,9 +70,6 @@ def _of_lanes(term: Term, batch: Batch, by_z: Tensor, by_logits: Tensor) -> Shar
         return losses.cross_entropy_slopes(
             batch.logits.detach(), batch.labels, values.offset, batch.mask, weight, by_logits
         )
-    if isinstance(values, BetweenModels):
-        models = (values.towards, values.away, values.tau, values.counts)
-        return losses.between_models_slopes(batch.z.detach(), *models, batch.mask, weight, by_z)
     assert isinstance(values, Contrast) and not isinstance(values.tau, Tensor)
     own = (values.prototypes.detach(), values.tau, values.known, values.offset)
     return losses.contrast_slopes(batch.z.detach(), batch.labels, *own, batch.mask, weight, by_z)
@@ -83,16 +77,13 @@ def _of_lanes(term: Term, batch: Batch, by_z: Tensor, by_logits: Tensor) -> Shar
 
 def depends_on_z(terms: Sequence[Term]) -> bool:
     """Whether one of these known terms is of z itself and not of the logits."""
-    return any(isinstance(term.values, OF_Z) for term in terms)
+    return any(isinstance(term.values, Contrast) for term in terms)
 
 
 def _all_known(terms: Sequence[Term], batch: Batch) -> bool:
-    """Whether all terms are known losses, at most one of z and one of the logits, and the logits' slope is nobody
-    else's business.
-    """
+    """Whether all terms are known losses, each another one, and the logits' slope is nobody else's business."""
     kinds = [_kind(term, batch) for term in terms]
-    of_z = [kind in OF_Z for kind in kinds]
-    return None not in kinds and len(set(of_z)) == len(of_z) and not batch.logits._backward_hooks
+    return None not in kinds and len(set(kinds)) == len(kinds) and not batch.logits._backward_hooks
 
 
 def _kind(term: Term, batch: Batch) -> type | None:
@@ -106,8 +97,6 @@ def _kind(term: Term, batch: Batch) -> type | None:
     elif type(values) is Contrast:
         known = values.labels is batch.labels and values.z is batch.z
         known = known and not isinstance(values.tau, Tensor) and _takes(values, batch)
-    elif type(values) is BetweenModels:
-        known = values.z is batch.z and batch.labels.dim() == 2 and _between(values, batch)
     else:
         known = False
     return type(values) if known and term.counted is None else None
@@ -124,16 +113,6 @@ def _takes(values: Contrast, batch: Batch) -> bool:
     fits = len(shape) == 3 and (shape[0], shape[2]) == (z.shape[0], z.shape[2]) and contrast_takes(values.prototypes)
     fits = fits and values.prototypes.dtype == torch.float32 and values.known.dtype == torch.bool
     return fits and values.known.shape == shape[:2] and cpu.offset_takes(values.offset, values.known)
-
-
-def _between(values: BetweenModels, batch: Batch) -> bool:
-    """Whether the models' answers are as the kernel reads them."""
-    from fedproc.kernels.losses import features_fit
-
-    both = (values.towards, values.away)
-    fits = all(each.shape == batch.z.shape and each.dtype == torch.float32 for each in both)
-    fits = fits and not any(each.requires_grad for each in both) and features_fit(batch.z.shape[-1])
-    return fits and values.counts.shape == batch.z.shape[:1] and values.counts.dtype == torch.bool
 
 
 def _weighs_lanes(term: Term, batch: Batch) -> bool:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor
 
 from fedproc.kernels.forks import side_by_side
 from fedproc.methods import method
@@ -46,12 +44,15 @@ class Moon(FedAvg):
         return (*super().term_names(), "contrastive_loss")
 
     def loss(self, batch: Batch, local: Local) -> Terms:
-        previous = {name: local.state[f"previous_{name}"] for name in local.start.tensors()}
+        z, previous = unit(batch.z), {name: local.state[f"previous_{name}"] for name in local.start.tensors()}
         together, before = side_by_side(
-            lambda: batch.frozen(local.start)[0], lambda: batch.frozen(Weights.of(previous))[0]
+            lambda: unit(batch.frozen(local.start)[0]), lambda: unit(batch.frozen(Weights.of(previous))[0])
         )
-        values = BetweenModels(batch.z, together, before, self.options.tau, local.state["has_previous"])
-        return {**super().loss(batch, local), "contrastive_loss": Term(values, self.options.mu)}
+        to_global, to_previous = (z * together).sum(dim=-1), (z * before).sum(dim=-1)
+        samples = F.softplus((to_previous - to_global) / self.options.tau)  # -log softmax at the first of two
+        mean = batch.mean(samples)
+        mean = torch.where(local.state["has_previous"], mean, torch.zeros_like(mean))
+        return {**super().loss(batch, local), "contrastive_loss": Term(mean, self.options.mu)}
 
     def first_client_state(self, client: int, sent: Weights, fresh: Callable[[int], Weights]) -> Tensors:
         none = torch.zeros((), dtype=torch.bool, device=sent.params.device)
@@ -64,22 +65,3 @@ class Moon(FedAvg):
         previous = {f"previous_{name}": tensor for name, tensor in local.weights.tensors().items()}
         one = torch.ones_like(local.state["has_previous"])
         return {**super().next_client_state(local), **previous, "has_previous": one}
-
-
-@dataclass(frozen=True)
-class BetweenModels:
-    """The values of a term that draws z (..., B, Q) to one model's and away from another's, where `counts` (...,) says
-    so; of the batch's own z its slope is known (methods/known.py).
-    """
-
-    z: Tensor
-    towards: Tensor
-    away: Tensor
-    tau: float
-    counts: Tensor
-
-    def __call__(self) -> Tensor:
-        z = unit(self.z)
-        nearer = (z * unit(self.away)).sum(dim=-1) - (z * unit(self.towards)).sum(dim=-1)
-        samples = F.softplus(nearer / self.tau)  # -log softmax at the first of two
-        return torch.where(self.counts.unsqueeze(-1), samples, torch.zeros_like(samples))
