@@ -4,10 +4,11 @@
     FEDPROC_DATA=DIR python benchmarks/workers.py [--rounds 12] [--mps 1 4 6 3 2] [--turns 2 4] [--out FILE]
 
 Six methods x three seeds, so many rounds of each. Workers train groups of runs that do not wait for each other, so what
-a round takes is measured group by group, as the median from the third round on; the worker that has most to do counts.
-From there to 100 rounds: the wall clock that was measured, and the missing rounds at that pace. `fixed` is what the
-wall clock has besides its rounds: Python, torch, images, kernels, captures, first rounds, drawing. Results are printed
-and written as they come; what does not fit into --budget seconds is left out and said so.
+a round takes is measured group by group, as the median from the third round on, as long as no group is done: the last
+ones would have the GPU to themselves. The worker that has most to do counts. From there to 100 rounds: the wall clock
+that was measured, and the missing rounds at that pace, which is too much where that worker is alone in the end. `fixed`
+is what the wall clock has besides its rounds: Python, torch, images, kernels, captures, first rounds, drawing. Results
+are printed and written as they come; what does not fit into --budget seconds is left out and said so.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 from common import Record, parser, save, show
@@ -61,11 +63,14 @@ def since(began: float) -> float:
 
 
 def paces(done: dict[str, dict[int, float]], groups: list[list[str]], rounds: int) -> list[float]:
-    """Seconds per round of each group, whose runs advance together."""
+    """Seconds per round of each group, whose runs advance together, as long as all groups are at work."""
+    ends = [[max(done[label][number] for label in labels) for number in range(1, rounds + 1)] for labels in groups]
+    first = min(each[-1] for each in ends)
     found = []
-    for labels in groups:
-        ends = [max(done[label][number] for label in labels) for number in range(1, rounds + 1)]
-        found.append(statistics.median(b - a for a, b in zip(ends[WARM - 1 :], ends[WARM:], strict=False)))
+    for each in ends:
+        together = [end for end in each[WARM - 1 :] if end <= first]
+        some = together if len(together) > 1 else each[WARM - 1 :]
+        found.append(statistics.median(b - a for a, b in pairwise(some)))
     return found
 
 

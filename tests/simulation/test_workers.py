@@ -69,6 +69,13 @@ def test_there_are_no_empty_groups_and_one_core_has_one_run_at_a_time() -> None:
     assert [len(group.labels) for group in groups_on_cpu([work(str(n)) for n in range(16)], 2, 8)] == [4, 4, 4, 4]
 
 
+def test_a_groups_pace_is_that_of_the_runs_that_it_had_to_do() -> None:
+    group = Group(0, ["a", "b", "over before"], began=time.monotonic() - 20)
+    assert group.pace() is None
+    group.rounds.update({"a": 10, "b": 9})  # b is a round behind, at most
+    assert group.pace() == pytest.approx(2.0, rel=0.05)
+
+
 def test_what_is_left_of_a_run(tmp_path: Path) -> None:
     assert left(None, 10, False) == 1.0 and left(tmp_path, 10, False) == 1.0
     (tmp_path / "metrics.jsonl").write_text("{}\n{}\n{}\n{}\n")

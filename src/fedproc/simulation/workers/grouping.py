@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,11 +44,13 @@ class Group:
     not_before: float = 0.0  # when it may go on
     said: list[str] = field(default_factory=list)  # what there is to say of it when it goes on
     began: float = 0.0  # when its worker did
-    rounds: int = 0  # of all its runs, done by this worker
+    rounds: Counter[str] = field(default_factory=Counter)  # of each run, done by this worker
 
     def pace(self) -> float | None:
-        """Seconds that a round of all its runs took on average, the first ones and what they need included."""
-        return (time.monotonic() - self.began) * len(self.labels) / self.rounds if self.rounds else None
+        """Seconds that a round of all its runs took on average, the first ones and what they need included; those that
+        were over before do not count.
+        """
+        return (time.monotonic() - self.began) / max(self.rounds.values()) if self.rounds else None
 
 
 def estimated(experiments: Mapping[str, tuple[Experiment, Path | None]], library: Library, fresh: Fresh) -> list[Work]:

@@ -154,14 +154,15 @@ class Supervisor:
                     run.follow(state)
                     self._watcher.update(run) if more else tell(self._watcher, run)
                 group.said.clear()
-                group.rounds, group.began = 0, time.monotonic()
+                group.began = time.monotonic()
+                group.rounds.clear()
             case "update":
                 run = self._runs[message["label"]]
                 run.records += message["records"]
                 run.follow(message)
                 if message["records"]:
                     group.deaths = 0
-                    group.rounds += len(message["records"])
+                    group.rounds[message["label"]] += len(message["records"])
                 self._watcher.update(run)
             case "done":
                 seat.group = None
