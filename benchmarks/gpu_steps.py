@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Microseconds of a captured training step of the simple CNN on a GPU, by how many clients train side by side.
 
-    python benchmarks/gpu_steps.py [--method fedproc] [--lanes 10 40 120] [--out FILE]
+    python benchmarks/gpu_steps.py [--methods fedproc] [--lanes 10 40 120] [--out FILE]
 
-Each number of lanes trains as many clients of 1,300 random images, so that all lanes are at work in every step; the
-first rounds, in which kernels are compiled, do not count.
+Each number of lanes trains as many clients of 1,300 random images by each method, so that all lanes are at work in
+every step; the first rounds, in which kernels are compiled, do not count.
 """
 
 from __future__ import annotations
@@ -48,18 +48,29 @@ def microseconds(method: str, lanes: int) -> float:
 
 def main() -> None:
     options = parser(__doc__ or "", "benchmark-gpu-steps.json")
-    options.add_argument("--method", default="fedproc")
+    options.add_argument("--methods", nargs="*", default=["fedproc"])
     options.add_argument("--lanes", type=int, nargs="*", default=[10, 40, 120])
     given = options.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("torch sees no GPU here")
     rows: list[Record] = []
     for lanes in given.lanes:
-        spent = microseconds(given.method, lanes)
-        rows.append({"lanes": lanes, "microseconds": spent, "samples_per_second": 1e6 * lanes * BATCH / spent})
-    shown = [(row["lanes"], float(row["microseconds"]), f"{row['samples_per_second'] / 1e6:.2f} M") for row in rows]
-    show(f"{given.method}, simple CNN, batches of {BATCH}", ["lanes", "us per step", "samples per second"], shown)
-    save(given.out, {"method": given.method, "steps": rows})
+        for method in given.methods:
+            spent = microseconds(method, lanes)
+            samples = 1e6 * lanes * BATCH / spent
+            rows.append({"method": method, "lanes": lanes, "microseconds": spent, "samples_per_second": samples})
+            torch.cuda.empty_cache()
+    first = {row["lanes"]: row["microseconds"] for row in reversed(rows)}  # of the first method
+    shown = [
+        (
+            row["method"], row["lanes"], float(row["microseconds"]), f"{row['samples_per_second'] / 1e6:.2f} M",
+            f"{row['microseconds'] / first[row['lanes']]:.2f}",
+        )
+        for row in rows
+    ]  # fmt: skip
+    heads = ["method", "lanes", "us per step", "samples per second", "times the first"]
+    show(f"simple CNN, batches of {BATCH}", heads, shown)
+    save(given.out, {"steps": rows})
 
 
 if __name__ == "__main__":
