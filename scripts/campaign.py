@@ -15,7 +15,8 @@ searched, and a seed that a winner has is not tested.
 
 search-BETA   eight trials of each open row, the best two again, as on the leaderboard's page
 test-BETA     the winners' open seeds on the test images; of rows that are searched, in docs/results or in --out
-anchors       FedAvg and FedProc untuned at beta 0.1, seed 0: the same two runs in each sitting
+again-BETA    tuned FedAvg's test seeds once more: to it rows of other commits are compared, and a drift would show
+anchors       FedAvg and FedProc untuned at beta 0.1, seed 0
 ceiling       central training, as it is and with a cosine learning rate, and FedMA at both betas, untuned, three seeds
 many-BETA     the five best rows of BETA's tests and FedAvg with what won there, 100 clients of which 10 a round
 small-BETA    the same rows with 2,000 images in all
@@ -48,7 +49,7 @@ from fedproc.data.partition import dirichlet
 
 ROOT = Path(__file__).parent.parent
 PIECES = (
-    *(f"{kind}-{beta}" for beta in BETAS for kind in ("search", "test")),
+    *(f"{kind}-{beta}" for beta in BETAS for kind in ("search", "test", "again")),
     "anchors", "ceiling",
     *(f"{kind}-{beta}" for beta in BETAS for kind in ("many", "small")),
 )  # fmt: skip
@@ -138,6 +139,8 @@ class Campaign:
                 return self._search(piece, beta)
             case "test":
                 return self._test(piece, beta)
+            case "again":
+                return self._again(piece, beta)
             case "anchors":
                 words = ("--methods", "fedavg", "fedproc", *self._skew("0.1"))
                 return [self._compare(piece, ["fedavg", "fedproc"], (0,), words, workers="1", every=1)]
@@ -216,6 +219,14 @@ class Campaign:
             steps.append(replace(step, runs=runs, beside=tuple((kept / name, home / name) for name in beside)))
         return steps
 
+    def _again(self, piece: str, beta: str) -> list[Step]:
+        won = {**self._here(beta), **self.kept_winners(beta)}.get(leaderboard.REFERENCE)
+        if won is None:
+            return []
+        path = self._toml(f"{piece}.rows", {leaderboard.REFERENCE: won})
+        words = ("--variants", str(path), *self._skew(beta))
+        return [self._compare(piece, [leaderboard.REFERENCE], self.scale.seeds, words)]
+
     def _ceiling(self) -> list[Step]:
         made = []
         for beta in reversed(BETAS):
@@ -235,7 +246,17 @@ class Campaign:
                 f"{piece}: no winner at beta {beta} yet of {', '.join(missing)}: search-{beta} comes first"
             )
         path = self._toml(f"{piece}.rows", {label: won[label] for label in labels})
-        return self._compare(piece, labels, seeds, ("--variants", str(path), *words))
+        step = self._compare(piece, labels, seeds, ("--variants", str(path), *words))
+        kept = self.kept_of(*piece.split("-"))
+        beside = tuple((kept / run.relative_to(step.home), run) for run in step.runs)
+        beside = tuple(pair for pair in beside if (pair[0] / "result.json").exists())
+        mine = {here for _, here in beside}
+        return replace(step, runs=tuple(run for run in step.runs if run not in mine), beside=beside)
+
+    def kept_of(self, name: str, beta: str) -> Path:
+        """Where the runs of a further setting are kept."""
+        words = {"many": f"clients{self.scale.many[0]}", "small": f"images{self.scale.images}"}[name]
+        return self.kept / f"cifar10-{words}-beta{beta}" / "runs"
 
     def five(self, beta: str) -> list[str]:
         """The best rows: those asked for, or of the highest mean difference to FedAvg in this beta's test runs."""
@@ -509,11 +530,10 @@ def keep(campaign: Campaign, commit: str, sitting: int) -> None:
         target = {
             "search": _search_of(home, campaign.out / piece, sitting),
             "test": home / "runs",
+            "again": home / f"again-{sitting}",
             "anchors": home / (f"anchors-{sitting}" if sitting > 1 else "anchors"),
             "ceiling": campaign.kept / "ceiling",
-            "many": campaign.kept / f"cifar10-clients100-beta{beta}" / "runs",
-            "small": campaign.kept / f"cifar10-images2000-beta{beta}" / "runs",
-        }[name]
+        }.get(name) or campaign.kept_of(name, beta)
         for source in sorted((campaign.out / piece).glob("beta*")) if name == "ceiling" else [campaign.out / piece]:
             there = target / source.name if name == "ceiling" else target
             words = [sys.executable, str(ROOT / "scripts" / "keep_results.py"), str(source), str(there)]

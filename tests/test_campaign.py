@@ -43,11 +43,11 @@ def count(campaign: Campaign, piece: str) -> int:
 def test_how_many_runs_there_are(tmp_path: Path) -> None:
     campaign = made(tmp_path)
     assert [count(campaign, piece) for piece in BOTH] == [16 * (8 + 2 * 2)] * 2
-    assert count(campaign, "test-0.1") == 0  # of no winner
+    assert count(campaign, "test-0.1") == 0 and count(campaign, "again-0.1") == 0  # of no winner
     for beta in leaderboard.BETAS:
         won(tmp_path, beta)
     assert [count(campaign, piece) for piece in BOTH] == [0, 0]
-    rest = {"test-0.1": 160, "test-0.5": 160, "anchors": 2, "ceiling": 12}
+    rest = {"test-0.1": 160, "test-0.5": 160, "anchors": 2, "ceiling": 12, "again-0.1": 10}
     rest |= {f"{kind}-{beta}": 30 for kind in ("many", "small") for beta in leaderboard.BETAS}
     assert {piece: count(campaign, piece) for piece in rest} == rest
     there = tmp_path / "kept" / "cifar10-beta0.1" / "runs" / "fedetf-tuned" / "seed-40"
@@ -58,6 +58,12 @@ def test_how_many_runs_there_are(tmp_path: Path) -> None:
     assert len(steps) == 6 and all(len(step.runs) <= 30 for step in steps)  # three rows each
     (beside,) = [step.beside for step in steps if step.beside]
     assert beside == ((there, tmp_path / "out" / "test-0.1" / "fedetf-tuned" / "seed-40"),)
+    for setting in ("clients100", "images2000"):
+        further = tmp_path / "kept" / f"cifar10-{setting}-beta0.1" / "runs" / "fedavg-tuned" / "seed-41"
+        further.mkdir(parents=True)
+        (further / "result.json").write_text("{}", encoding="utf-8")
+    assert [count(campaign, f"{kind}-0.1") for kind in ("many", "small")] == [29, 29]
+    assert [further] == [kept for step in campaign.steps("small-0.1") for kept, _ in step.beside]
 
 
 @pytest.mark.parametrize("scale", [PROTOCOL, TOY], ids=["protocol", "toy"])
