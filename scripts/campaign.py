@@ -54,7 +54,6 @@ PIECES = (
     *(f"{kind}-{beta}" for beta in BETAS for kind in ("many", "small")),
 )  # fmt: skip
 STOPPED = 3  # exit code
-TOGETHER = 3  # rows of a test in a command: when time is over, what earlier commands did is there whole
 PART = 15 * 2**20 - 2**16
 WEIGHTS = (".safetensors",)
 STATE = ("checkpoint", "clients", "models")  # of a run, for continuing it
@@ -79,6 +78,7 @@ class Scale:
     clients: int = 10
     many: tuple[int, float] = (100, 0.1)
     more: tuple[str, ...] = ()
+    together: int = 3  # rows of a test in a command
 
     def lanes(self, piece: str) -> str:
         """Clients of a run that train side by side."""
@@ -209,8 +209,8 @@ class Campaign:
             if len(of) < len(found):
                 there[label] = of
         steps, labels = [], list(there)
-        for first in range(0, len(labels), TOGETHER):
-            some = labels[first : first + TOGETHER]
+        for first in range(0, len(labels), self.scale.together):
+            some = labels[first : first + self.scale.together]
             path = self._toml(f"{piece}.{'.'.join(some)}", {label: won[label] for label in some})
             words = ("--variants", str(path), *self._skew(beta), "--ccvr", "both")
             step = self._compare(piece, some, self.scale.seeds, words)
@@ -581,10 +581,14 @@ def main() -> int:
         "--sitting", type=int, default=3, help="number for anchors and searches that are kept; default: 3"
     )
     parser.add_argument("--kept", type=Path, default=leaderboard.FOLDER, help="what is kept already")
+    parser.add_argument(
+        "--together", type=int, default=Scale.together, metavar="N",
+        help="rows of a test in a command; when time is over, what earlier commands did is there whole; default: 3",
+    )  # fmt: skip
     parser.add_argument("--plan", action="store_true", help="only say how many runs and lanes each piece has")
     parser.add_argument("--toy", action="store_true", help="embedded images, two or three rounds: to try all of it")
     given = parser.parse_args()
-    scale = TOY if given.toy else Scale(("--data", "cifar10"))
+    scale = replace(TOY if given.toy else Scale(("--data", "cifar10")), together=given.together)
     if not given.toy and given.data_dir is not None:
         scale = replace(scale, data=(*scale.data, "--data-dir", str(given.data_dir.absolute())))
     out = given.out.absolute()
