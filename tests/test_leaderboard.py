@@ -223,7 +223,13 @@ def test_what_is_said_of_scaffold_elsewhere() -> None:
     ("name", "words"), [("clients100", "100 clients of which ten"), ("images2000", "2,000 images")]
 )
 def test_what_is_said_of_scaffold_in_other_settings(name: str, words: str) -> None:
-    one = leaderboard_tables.further()[f"cifar10-{name}-beta0.1"].paired("final_accuracy")["scaffold-tuned"]
+    paired = leaderboard_tables.further()[f"cifar10-{name}-beta0.1"].paired("final_accuracy")
+    holds = holm({label: each.p for label, each in paired.items()})["scaffold-tuned"] < 0.05
+    assert holds == (name == "clients100") and len(paired) == 7
+    assert "does not hold once corrected for the seven rows" in plain(FIRST) and "do not hold after Holm" in plain(
+        README
+    )
+    one = paired["scaffold-tuned"]
     assert one.low is not None and one.high is not None and one.low > 0 and len(one.seeds) == 5
     difference, low, high = (100 * value for value in (one.difference, one.low, one.high))
     for text, said in (
