@@ -179,7 +179,9 @@ def test_pictures_have_the_numbers_of_the_kept_runs() -> None:
 
 
 def test_the_point_that_was_left_out() -> None:
-    """By the first rung of two rows it would not have gone on; the other one did in one row alone."""
+    """By the first rung three of four rows' would not have gone on, and FedDyn's would not have won; the other one went
+    on in one row alone.
+    """
     section = plain(TEXT[TEXT.index("### The point that was left out") : TEXT.index("### Anchors")])
     home = FOLDER / leaderboard.setting("0.1")
     went_on: dict[str, list[tuple[tuple[Any, ...], float]]] = {}  # the points of trials that did, with their scores
@@ -192,10 +194,17 @@ def test_the_point_that_was_left_out() -> None:
                 if len(trial["scores"]) > 1:
                     went_on.setdefault(row, []).append((point, score))
                 tried.setdefault(row, {})[point] = score
-    for row in ("fedproc", "scaffold+fedproc"):
+    for row in ("fedproc", "scaffold+fedproc", "fedproc-averaged"):
         best, second = sorted((score for _, score in went_on[row]), reverse=True)
         run = home / "left-out" / f"{row}{leaderboard.MORE}" / "seed-100"
         assert 100 * result(run)["val_final_accuracy"] < second < best and f"{second:.2f}" in section
+    feddyn = home / "left-out" / f"feddyn{leaderboard.MORE}" / "seed-100"
+    assert 100 * result(feddyn)["val_final_accuracy"] > max(score for _, score in went_on["feddyn"])
+    later = sorted((home / "left-out-rung-2" / f"feddyn{leaderboard.MORE}").glob("seed-*"))
+    assert [run.name for run in later] == ["seed-101", "seed-102"]
+    mean = 100 * statistics.fmean(result(run)["val_final_accuracy"] for run in later)
+    winner = 100 * leaderboard.won("0.1")["feddyn"][1][1]
+    assert mean < winner and f"it comes to {mean:.2f}, the trial that won to {winner:.2f}" in section
     assert f"{tried['fedavg'][0.02, 'cosine', 1.0]:.2f} in the search" in section
     other = (0.04, "cosine", 0.5)
     on = {row for row, of in went_on.items() for point, _ in of if point == other}
