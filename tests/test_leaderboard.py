@@ -299,6 +299,10 @@ def test_what_the_text_says_of_the_other_rows() -> None:
     assert all(one.low is not None and one.high is not None for one in others.values())
     assert not any((one.low or 0) > -0.005 and (one.high or 0) < 0.005 for one in others.values())
     assert max(others["fedlc"].values) < 0 < min(others["scaffold"].values)
+    home = FOLDER / leaderboard.setting("0.1")
+    floor = [100 * result(run)["val_final_accuracy"] for run in home.glob("fedlc-floor/*/seed-*")]
+    won_with = 100 * leaderboard.won("0.1")["fedlc"][1][1]
+    assert len(floor) == 2 and f"it comes to {statistics.fmean(floor):.2f}" in PLAIN and f"({won_with:.2f})" in PLAIN
     added = {
         row.label.removesuffix(TUNED): 100
         * (
