@@ -36,7 +36,7 @@ SHORT = (0, 1, 2, 3, 4, 7)  # columns of the main table that stand on other page
 SHORTER = re.compile(r"^\| tuned \| seeds \|.*\n\|[-|]+\n(?P<rows>(?:\|.*\n)+)", re.M)
 BETA = re.compile(r"[Bb]eta (0\.\d)")
 PAGES = (FOLDER.parent / "README.md", FOLDER.parent.parent.parent / "README.md")
-FEW = 5, "fedavg", "fedproc"  # so many of the first rows, and which further ones, stand on the last of them
+FEW = 5, "fedavg", "fedproc"  # README's rows: so many of the first ones, and these
 BESIDE = {
     "nearest prototype": "final_prototype_accuracy",
     "CCVR, sampled": "final_ccvr_accuracy",

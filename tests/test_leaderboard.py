@@ -208,11 +208,8 @@ def test_the_point_that_was_left_out() -> None:
     assert f"{tried['fedavg'][0.02, 'cosine', 1.0]:.2f} in the search" in section
     other = (0.04, "cosine", 0.5)
     on = {row for row, of in went_on.items() for point, _ in of if point == other}
-    assert (
-        other in tried["fedavg"]
-        and on == {"fednh"}
-        and "which went on in FedNH alone of the rows that had it" in section
-    )
+    assert other in tried["fedavg"] and on == {"fednh"}
+    assert "which went on in FedNH alone of the rows that had it" in section
     assert all({*points} <= {(0.02, "cosine", 1.0), other} for points in leaderboard.missing_points("0.1").values())
 
 
@@ -235,9 +232,8 @@ def test_what_is_said_of_scaffold_in_other_settings(name: str, words: str) -> No
     paired = leaderboard_tables.further()[f"cifar10-{name}-beta0.1"].paired("final_accuracy")
     holds = holm({label: each.p for label, each in paired.items()})["scaffold-tuned"] < 0.05
     assert holds == (name == "clients100") and len(paired) == 7
-    assert "does not hold once corrected for the seven rows" in plain(FIRST) and "do not hold after Holm" in plain(
-        README
-    )
+    assert "does not hold once corrected for the seven rows" in plain(FIRST)
+    assert "do not hold after Holm" in plain(README)
     one = paired["scaffold-tuned"]
     assert one.low is not None and one.high is not None and one.low > 0 and len(one.seeds) == 5
     difference, low, high = (100 * value for value in (one.difference, one.low, one.high))
@@ -313,10 +309,8 @@ def test_what_the_text_says_of_the_other_rows() -> None:
     }
     assert round(added.pop("fedlc")) == 9 and round(added.pop("feddyn")) == -1
     assert [round(min(added.values()), 1), round(max(added.values()), 1)] == [0.4, 1.5]
-    assert (
-        sorted(added, key=lambda label: added[label])[:2] == ["fednh", "fedetf"]
-        and max(added, key=added.__getitem__) == "fedntd"
-    )
+    least, second, *_, most = sorted(added, key=added.__getitem__)
+    assert {least, second} == {"fednh", "fedetf"} and most == "fedntd"
     won = {label.removesuffix(TUNED): values for label, (values, _) in leaderboard.won("0.1").items()}
     assert {values["lr_schedule"] for values in won.values()} == {"cosine"}
     assert {label for label, values in won.items() if values["lr"] == 0.04} == {"fednh", "fedlc"}
